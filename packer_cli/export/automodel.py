@@ -27,7 +27,7 @@ class Exporter(SavedDataset):
     """Three numbers a token and two a sample; rows are nearly full."""
 
     def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
-        """The columns, with rows of exactly the capacity."""
+        """Make the columns, with rows of exactly the capacity."""
         capacity, packs = job.capacity, job.packs[rows]
         lengths = job.packed.sample_lengths(packs)
         sizes = job.aligned(lengths, packs)

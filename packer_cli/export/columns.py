@@ -15,13 +15,13 @@ NO_LOSS = -100
 
 
 def labels_of(packed: PackedSet, packs: Int64Array) -> Lists:
-    """int32: each token's own id if it carries a loss, else -100; a sample's first token never does."""
+    """Label (int32) each token by its own id if it carries a loss, else by -100; a sample's first token never does."""
     ids, mask = packed.lists("input_ids", packs), packed.loss_mask(packs)
     return Lists(ids.offsets, np.where(mask.values != 0, ids.values, np.int32(NO_LOSS)))
 
 
 def shifted(labels: Lists, nothing: int = NO_LOSS) -> Lists:
-    """Labels shifted one token earlier: what each token predicts. The last token of a pack predicts nothing.
+    """Shift labels one token earlier: what each token predicts. The last token of a pack predicts nothing.
 
     Since a sample's first token carries no loss, its last one predicts nothing either.
 
@@ -35,7 +35,7 @@ def shifted(labels: Lists, nothing: int = NO_LOSS) -> Lists:
 
 
 def align_lengths(lengths: Lists, aligns: Int64Array) -> Lists:
-    """Tokens of each sample (int32), rounded up to a multiple of its row's entry of `aligns` (int64[k])."""
+    """Round the tokens of each sample (int32) up to a multiple of its row's entry of `aligns` (int64[k])."""
     if (aligns == 1).all():
         return lengths
     align = np.repeat(aligns.astype(np.int32), np.diff(lengths.offsets))
@@ -43,7 +43,7 @@ def align_lengths(lengths: Lists, aligns: Int64Array) -> Lists:
 
 
 def pad_samples(items: Lists, lengths: Lists, sizes: Lists, value: int) -> Lists:
-    """The items of every pack, each sample's followed by pads. O(items).
+    """Pad the items of every pack, each sample's followed by pads. O(items).
 
     Args:
         lengths: items of each sample.
@@ -64,7 +64,7 @@ def pad_samples(items: Lists, lengths: Lists, sizes: Lists, value: int) -> Lists
 
 
 def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
-    """int32: the position of each token in its sample.
+    """Return the position (int32) of each token in its sample.
 
     Args:
         lengths: tokens of each sample of the packs.
@@ -74,19 +74,19 @@ def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
 
 
 def sample_numbers(lengths: Lists, token_offsets: Int64Array) -> Lists:
-    """int32: 1 for the tokens of a pack's first sample, 2 for those of its second, and so on."""
+    """Give tokens numbers (int32): 1 for those of a pack's first sample, 2 for those of its second, and so on."""
     numbers = np.arange(len(lengths.values)) - np.repeat(lengths.offsets[:-1], np.diff(lengths.offsets)) + 1
     return Lists(token_offsets, np.repeat(numbers, lengths.values).astype(np.int32))
 
 
 def all_text(texts: pa.Array) -> pa.Buffer:
-    """The bytes of texts that a function of Arrow made, one after another."""
+    """Return the bytes of texts that a function of Arrow made, one after another."""
     _, _, data = texts.buffers()
     return data[: pc.sum(pc.binary_length(texts)).as_py()]
 
 
 def padded(lists: Lists, length: int, value: int | NDArray[np.int32]) -> Lists:
-    """Every pack's items, padded to `length`. O(k * length).
+    """Pad every pack's items to `length`. O(k * length).
 
     Args:
         value: the padding: one number, or int32[k, length], of which each row's end is used.

@@ -36,11 +36,11 @@ def _take_export(name: str, thing: Any) -> Format:
 
 
 OTHERS: Registry[Format] = Registry("exports", "format", {}, _take_export)
-"""Those of other packages."""
+"""Formats of other packages."""
 
 
 def load_format(name: str) -> Format:
-    """The format with that name.
+    """Load the format with that name.
 
     Raises:
         ConfigError: there is none.
@@ -54,5 +54,5 @@ def load_format(name: str) -> Format:
 
 
 def format_names() -> list[str]:
-    """All names, those of other packages included."""
+    """Return all names, those of other packages included."""
     return [*FORMATS, *(name for name in OTHERS.names() if name not in FORMATS)]

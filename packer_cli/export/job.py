@@ -22,7 +22,7 @@ from packer_cli.format.manifest import Manifest
 
 Int64Array = NDArray[np.int64]
 PartFacts = dict[str, int]
-"""What a format notes of a part, by names of its own; in the listing of the export."""
+"""Facts that a format notes of a part, by names of its own; in the listing of the export."""
 
 TOKENS_PER_BATCH = 4 * 2**20
 """Most tokens that a thread holds at once, unless one pack has more."""
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """What to export, and where to."""
+    """Request of an export: its source, and its output."""
 
     source: Path
     """The packed set."""
@@ -74,7 +74,7 @@ class Job(ExportRequest):
     written_tokens: Int64Array
     """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
     prepared: Hashable = None
-    """What `Format.preparing` gave for the parts that are written."""
+    """Value that `Format.preparing` gave for the parts that are written."""
 
     @property
     def is_weighted(self) -> bool:
@@ -82,19 +82,19 @@ class Job(ExportRequest):
         return self.header.get("loss_weights", False)
 
     def aligned(self, lengths: Lists, packs: Int64Array) -> Lists:
-        """int32: what each sample of these packs takes in its row, where the plan aligns samples."""
+        """Return the tokens (int32) of each of these packs' samples in its row, where the plan aligns samples."""
         return align_lengths(lengths, aligns_of(self.manifest, packs))
 
     def row_tokens(self) -> NDArray[np.int32]:
-        """int32[r]: tokens of each row."""
+        """Return the tokens of each row, int32[r]."""
         return self.packed.num_tokens[self.packs]
 
     def row_samples(self) -> NDArray[np.int32]:
-        """int32[r]: samples of each row."""
+        """Count the samples of each row, int32[r]."""
         return self.packed.num_samples[self.packs]
 
     def part_tokens(self) -> list[int]:
-        """Tokens of each part."""
+        """Count the tokens of each part."""
         tokens = self.row_tokens()
         return [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in self.parts]
 
@@ -109,7 +109,7 @@ class Job(ExportRequest):
         return self.manifest.pad_token_id
 
     def batches(self, first: int, stop: int, max_rows: int = _ROWS_PER_BATCH) -> Iterator[Int64Array]:
-        """The packs of rows `first .. stop - 1`, at most `max_rows` and about TOKENS_PER_BATCH tokens at a time."""
+        """Yield the packs of rows `first .. stop - 1`, at most `max_rows` and about TOKENS_PER_BATCH tokens a time."""
         ends = np.cumsum(self.packed.num_tokens[self.packs[first:stop]], dtype=np.int64)
         begin = 0
         while begin < stop - first:
@@ -121,13 +121,13 @@ class Job(ExportRequest):
 
 
 def aligns_of(manifest: Manifest, packs: Int64Array) -> Int64Array:
-    """int64[k]: to what the samples of each pack are aligned."""
+    """Return the multiples (int64[k]) to which the samples of each pack are aligned."""
     ends = np.cumsum([group.num_packs for group in manifest.groups])
     return np.array([group.align for group in manifest.groups], dtype=np.int64)[ends.searchsorted(packs, "right")]
 
 
 def count_written(format: Format, packed: PackedSet, manifest: Manifest, packs: Int64Array) -> Int64Array:
-    """`Job.written_tokens`. Price: nothing where nothing is aligned, else the borders of all samples."""
+    """Count `Job.written_tokens`. Price: nothing where nothing is aligned, else the borders of all samples."""
     aligns = aligns_of(manifest, packs)
     counts = packed.num_tokens[packs].astype(np.int64)
     if not format.aligns_samples or (aligns == 1).all():
@@ -181,16 +181,16 @@ class Format(ABC):
     """Whether its trainer can run a row on several GPUs."""
 
     usage: str | None = None
-    """How its trainer is started, for people, with the places {output} and {capacity}."""
+    """Command that starts its trainer, for people, with the places {output} and {capacity}."""
 
     hub_files: str | None = None
     """Which files of an export on the Hub its trainer takes by `datasets.load_dataset`: a glob; None if none."""
 
     weight_bytes = 0
-    """What the weight of a token's loss adds to a row, in bytes; 0: the format has no place for weights."""
+    """Bytes that the weight of a token's loss adds to a row; 0: the format has no place for weights."""
 
     def describe(self, source: Path, manifest: Manifest, groups: Sequence[int]) -> dict[str, Any]:
-        """What the format makes of a set, as JSON values; they become a part of the listing of the export.
+        """Describe what the format makes of a set, as JSON values, a part of the listing of the export.
 
         Raises:
             ConfigError: the set does not fit the format.
@@ -198,7 +198,7 @@ class Format(ABC):
         return {}
 
     def usage_of(self, output: str, listing: ExportListing) -> str | None:
-        """`usage` for a finished export.
+        """Return `usage` for a finished export.
 
         Args:
             listing: what the export says of itself, with what `describe` gave.
@@ -206,17 +206,17 @@ class Format(ABC):
         return self.usage and self.usage.format(output=shlex.quote(output), capacity=listing["capacity"])
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """int64[r]: bytes of each row by `bytes_of`."""
+        """Return the bytes of each row by `bytes_of`, int64[r]."""
         token, sample, row = self.bytes_of
         return token * num_tokens + sample * num_samples + row
 
     def shared_files(self, job: Job) -> dict[str, int]:
-        """Files that all parts write to, and their bytes."""
+        """Return the files that all parts write to, and their bytes."""
         return {}
 
     @contextmanager
     def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[Hashable]:
-        """While the block runs, what all of these parts need is there; gives `Job.prepared`, which is pickled.
+        """Prepare, while the block runs, what all of these parts need; give `Job.prepared`, which is pickled.
 
         Args:
             parts: at least one.

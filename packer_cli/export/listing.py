@@ -1,4 +1,4 @@
-"""What an export says of itself: its header, from the start, and its listing, at the end."""
+"""Records of an export: its header, from the start, and its listing, at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORK = ".export"
 
 
 class ExportHeader(TypedDict):
-    """What decides every byte of an export, with what `Format.describe` gives. As JSON in the listing."""
+    """Facts that decide every byte of an export, with what `Format.describe` gives. As JSON in the listing."""
 
     export_version: int
     format: str
@@ -44,7 +44,7 @@ class ListedFile(TypedDict):
 
 
 class ExportListing(ExportHeader):
-    """What a finished export says of itself."""
+    """Listing of a finished export."""
 
     hbpack_version: str
     num_rows: int
@@ -52,24 +52,24 @@ class ExportListing(ExportHeader):
     num_tokens: int
     capacity: int
     parts: list[dict[str, int]]
-    """What `Format.write_part` gave."""
+    """Facts that `Format.write_part` gave."""
     files: list[ListedFile]
-    """As `FileRange.value` gives them."""
+    """Files as `FileRange.value` gives them."""
 
 
 def count_files(listing: ExportListing) -> tuple[int, int]:
-    """(files, bytes) of an export."""
+    """Count (files, bytes) of an export."""
     files = listing["files"]
     return len({file["path"] for file in files}), sum(file["num_bytes"] for file in files)  # Parts may share one.
 
 
 def read_listing(folder: Path) -> ExportListing | None:
-    """What the finished export in a folder says of itself; None if there is none."""
+    """Read the listing of the finished export in a folder; None if there is none."""
     return read_record(folder / NAME)
 
 
 def read_record(path: Path) -> ExportListing | None:
-    """A listing, or the header of an export that is not finished, which has no more; None if there is none."""
+    """Read a listing, or the header of an unfinished export, which has no more; None if there is none."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -32,7 +32,7 @@ class Exporter(SavedDataset):
     """Four numbers a token; rows are nearly full."""
 
     def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
-        """The columns, with rows of the capacity rounded up to a multiple of 8."""
+        """Make the columns, with rows of the capacity rounded up to a multiple of 8."""
         packs = job.packs[rows]
         length = -(-job.capacity // _MULTIPLE) * _MULTIPLE
         ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)

@@ -36,7 +36,7 @@ _COLUMNS = {
 """Sorted by name, as the format requires. The last must be an ndarray of at least 4 bytes, see `_put_array`."""
 
 _WEIGHTED = dict(sorted({**_COLUMNS, WEIGHTS: "ndarray:float32"}.items()))
-"""Those of a set with weights."""
+"""Columns of a set with weights."""
 
 
 class Exporter(Format):
@@ -52,7 +52,7 @@ class Exporter(Format):
     weight_bytes = 4
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Bytes of each row (int64[r]), with its offset in the shard's head, exactly but for weights."""
+        """Count bytes of each row (int64[r]), with its offset in the shard's head, exactly but for weights."""
         return _sizes(_COLUMNS, num_tokens, num_samples)[1] + 4
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
@@ -110,7 +110,7 @@ def _length_of(name: str, num_tokens: Int64Array, num_samples: Int64Array) -> In
 
 
 def _code(length: Int64Array) -> Int64Array:
-    """The k for which the length is written in 2^k bytes."""
+    """Return the k for which the length is written in 2^k bytes."""
     return (length >= 1 << 8).astype(np.int64) + (length >= 1 << 16)
 
 
@@ -121,7 +121,7 @@ def _array_sizes(length: Int64Array, width: int) -> Int64Array:
 def _sizes(
     columns: dict[str, str], num_tokens: Int64Array, num_samples: Int64Array
 ) -> tuple[dict[str, Int64Array], Int64Array]:
-    """Encoded bytes of each array by the name of its column, and of each row: int64[r] all."""
+    """Count encoded bytes of each array by the name of its column, and of each row: int64[r] all."""
     dtypes = {name: encoding.removeprefix("ndarray:") for name, encoding in columns.items() if encoding != "int"}
     sizes = {
         name: _array_sizes(_length_of(name, num_tokens, num_samples), np.dtype(dtype).itemsize)
@@ -132,13 +132,13 @@ def _sizes(
 
 
 def _sizes_of(job: Job, packs: Int64Array) -> tuple[dict[str, Int64Array], Int64Array]:
-    """`_sizes` of these packs."""
+    """Return `_sizes` of these packs."""
     counts = (each[packs].astype(np.int64) for each in (job.packed.num_tokens, job.packed.num_samples))
     return _sizes(_columns(job), *counts)
 
 
 def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
-    """uint8[b]: the rows, one after another."""
+    """Encode the rows, one after another: uint8[b]."""
     sizes, rows = _sizes_of(job, packs)
     ends = np.cumsum(rows)
     out = np.zeros(int(ends[-1]), dtype=np.uint8)

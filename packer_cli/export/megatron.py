@@ -35,13 +35,13 @@ _FEW_IDS = 65_500
 
 
 def token_dtype(manifest: Manifest) -> np.dtype[Any]:
-    """The dtype that Megatron itself would choose."""
+    """Return the dtype that Megatron itself would choose."""
     vocab_size = manifest.tokenizer.vocab_size
     return np.dtype("<u2" if vocab_size is not None and vocab_size < _FEW_IDS else "<i4")
 
 
 def mask_dtype(job: Job) -> np.dtype[Any]:
-    """That of the loss mask: Megatron multiplies losses with it, so it may hold their weights."""
+    """Return the dtype of the loss mask: Megatron multiplies losses with the mask, so it may hold their weights."""
     return np.dtype("<f4" if job.is_weighted else "u1")
 
 
@@ -55,7 +55,7 @@ class Exporter(Format):
     """Bytes in both `.bin` files, of which parts are stretches."""
 
     def shared_files(self, job: Job) -> dict[str, int]:
-        """The sizes in bytes of both `.bin` files."""
+        """Return the sizes in bytes of both `.bin` files."""
         num_tokens = int(job.written_tokens.sum())
         return {
             "tokens.bin": num_tokens * token_dtype(job.manifest).itemsize,
@@ -84,7 +84,7 @@ class Exporter(Format):
 
 
 def _padded(job: Job, items: Lists, packs: Int64Array, value: int) -> np.ndarray:
-    """The items of these packs, each sample's followed by the pads that align it."""
+    """Pad the items of these packs, each sample's followed by the pads that align it."""
     lengths = job.packed.sample_lengths(packs)
     return pad_samples(items, lengths, job.aligned(lengths, packs), value).values
 

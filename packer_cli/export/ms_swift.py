@@ -37,7 +37,7 @@ class Exporter(SavedDataset):
     """Two numbers a token, five a sample."""
 
     def values(self, job: Job, rows: slice) -> list[Any]:
-        """The columns: a row for each sample, and for the pads of a pack."""
+        """Make the columns: a row for each sample, and for the pads of a pack."""
         packs = job.packs[rows]
         lengths = job.packed.sample_lengths(packs)
         longest = np.maximum.reduceat(lengths.values, lengths.offsets[:-1])
@@ -63,7 +63,7 @@ class Exporter(SavedDataset):
 
 
 def _longest_first(lengths: Lists) -> NDArray[np.int64]:
-    """The samples of each pack, its longest one first, the others as they are: int64[samples]."""
+    """Order the samples of each pack, its longest one first, the others as they are: int64[samples]."""
     pack = np.repeat(np.arange(len(lengths.offsets) - 1), np.diff(lengths.offsets))
     by_length = np.lexsort((-lengths.values, pack))
     is_longest = np.zeros(len(pack), dtype=np.bool_)

@@ -73,7 +73,7 @@ class Exporter(Format):
 
 
 def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array]:
-    """The rows of these packs, the length of the longest sample, and the inputs of each row (int64[k])."""
+    """Make the rows of these packs; return also the longest sample's length, and the inputs of each row (int64[k])."""
     packed = job.packed
     lengths = packed.sample_lengths(packs)
     # All tokens but the last are inputs, and these are aligned.

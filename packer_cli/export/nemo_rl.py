@@ -65,7 +65,7 @@ class Exporter(Format):
     )
 
     def describe(self, source: Path, manifest: Manifest, groups: Sequence[int]) -> dict[str, Any]:
-        """The prompt format, None if the set has none of its templates, and a context-parallel size that fits."""
+        """Describe the prompt format, None if no template of the set is one, and a context-parallel size that fits."""
         prompt_format = prompt_format_of(manifest)
         loss_on = manifest.config.tokens.loss_on
         if prompt_format is None:
@@ -123,7 +123,7 @@ class Exporter(Format):
 
 
 def prompt_format_of(manifest: Manifest) -> str | None:
-    """The prompt format whose template tokenized the set."""
+    """Find the prompt format whose template tokenized the set."""
     template = manifest.config.tokens.chat_template
     found = manifest.tokenizer.chat_template_fingerprint
     if template is not None:
@@ -133,7 +133,7 @@ def prompt_format_of(manifest: Manifest) -> str | None:
 
 
 def context_parallel_size_of(manifest: Manifest, groups: Sequence[int]) -> int:
-    """The GPUs that share a row, if the samples of all groups are aligned for as many; else 1.
+    """Return the number of GPUs that share a row, if the samples of all groups are aligned for as many; else 1.
 
     NeMo-RL pads each conversation to a multiple of twice the size, and the capacity must be one.
     """
@@ -144,7 +144,7 @@ def context_parallel_size_of(manifest: Manifest, groups: Sequence[int]) -> int:
 
 
 def _check_plain_content(manifest: Manifest, records: SetRecords) -> None:
-    """NeMo-RL always takes the text of a special token for that token."""
+    """Check that no special token's text was packed as text: NeMo-RL always takes the text for the token."""
     first = next((part for part in records.store.index.parts if part.num_with_special), None)
     if manifest.config.tokens.plain_content and first is not None:
         raise InputError(
@@ -154,7 +154,7 @@ def _check_plain_content(manifest: Manifest, records: SetRecords) -> None:
 
 
 def _wanted_samples(job: Job, parts: Sequence[Part], records: SetRecords) -> NDArray[np.bool_]:
-    """bool[n]: the samples of the store that the packs of these parts hold.
+    """Find the samples of the store that the packs of these parts hold, bool[n].
 
     Raises:
         InputError: one is a piece, or has tokens that NeMo-RL would not give it.
@@ -197,7 +197,7 @@ def _text_of(records: SetRecords, sample: int, document: Document | None) -> byt
 
 
 def conversation_of(document: Document | None) -> list[dict[str, str]]:
-    """The messages of a record as NeMo-RL reads them.
+    """Return the messages of a record as NeMo-RL reads them.
 
     Raises:
         ValueError: it would not read them as they are; the message gives the reason, the rule and a remedy.
@@ -255,7 +255,7 @@ def _check_message(message: dict[str, Any], role_before: str | None, where: str)
 
 
 def _check_loss(document: Document) -> None:
-    """A prompt of messages, or a weight of 0, would leave an answer out of the loss, which NeMo-RL cannot do."""
+    """Check that no prompt or weight of 0 leaves an answer out of the loss, which NeMo-RL cannot do."""
     messages = document.messages
     weights = document.weights or (1.0,) * len(messages)
     for number, message in enumerate(messages):

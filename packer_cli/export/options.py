@@ -28,7 +28,7 @@ EXPORT_VERSION = 2
 
 
 def describe_export(options: ExportConfig, source: Path, folder: Path) -> ExportRequest:
-    """What is asked for of the packed set `source`; the header decides every byte of it.
+    """Describe what is asked for of the packed set `source`; the header decides every byte of the export.
 
     Raises:
         InputError, FormatError: `source` holds no packed set.
@@ -101,7 +101,7 @@ def is_same_export(folder: Path, entries: list[str], header: ExportHeader) -> bo
 
 
 def _difference(earlier: Mapping[str, object], header: ExportHeader) -> str | None:
-    """How an earlier export differs from the requested one."""
+    """Say how an earlier export differs from the requested one."""
     if earlier.get("set_fingerprint") != header["set_fingerprint"]:
         return "of another packed set"
     if earlier.get("format") != header["format"]:
@@ -116,7 +116,7 @@ def _difference(earlier: Mapping[str, object], header: ExportHeader) -> str | No
 
 
 def choose_groups(manifest: Manifest, text: str | None) -> list[int]:
-    """Indices of the groups in `--groups`, each as CAPACITY[:SP_DEGREE] or the name of its folder; None is all.
+    """Choose the groups (indices) in `--groups`, each as CAPACITY[:SP_DEGREE] or its folder's name; None is all.
 
     Raises:
         ConfigError: a name fits no group, or several.
@@ -162,14 +162,14 @@ def check_one_capacity(format_name: str, manifest: Manifest, groups: Sequence[in
 
 
 def packs_by_id(manifest: Manifest, groups: list[int]) -> NDArray[np.int64]:
-    """int64[r]: the pack ids of the groups, increasing."""
+    """Return the pack ids of the groups, rising, int64[r]."""
     shards = [shard for group in groups for shard in manifest.groups[group].shards]
     ranges = [np.arange(shard.first_pack, shard.first_pack + shard.num_packs) for shard in shards]
     return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *ranges]))
 
 
 def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int) -> NDArray[np.int64]:
-    """int64[r]: the packs of the groups as the ranks use them in an epoch, without fillers, which have no pack.
+    """Return the groups' packs (int64[r]) as the ranks use them in an epoch, without fillers, which have no pack.
 
     The packs of an iteration are in the order of the DP ranks, so in a group without fillers DP rank d of N finds its
     packs at d, d + N, d + 2 N, ... where all GPUs run in lockstep. As in the loader, an epoch that was not written

@@ -119,7 +119,7 @@ class PackedSet:
         return FormatError(f"shard {str(path)!r} is damaged or incomplete ({why}); run hbpack write again")
 
     def _values(self, name: str, packs: Int64Array) -> list[Any]:
-        """The value of each of these packs in a column; shard by shard, as not all can be open."""
+        """Return the value of each of these packs in a column; shard by shard, as not all can be open."""
         number = np.searchsorted(self._first, packs, side="right") - 1
         rows, shards = (packs - self._first[number]).tolist(), number.tolist()
         values: list[Any] = [None] * len(packs)
@@ -128,11 +128,11 @@ class PackedSet:
         return values
 
     def numbers(self, name: str, packs: Int64Array) -> NDArray[Any]:
-        """A column of numbers of these packs, in this order: [k]."""
+        """Return a column of numbers of these packs, in this order: [k]."""
         return np.array(self._values(name, packs), dtype=NUMBERS[name])
 
     def lists(self, name: str, packs: Int64Array) -> Lists:
-        """A list column of these packs, in this order. O(items).
+        """Return a list column of these packs, in this order. O(items).
 
         Args:
             packs: int64[k]: pack ids.
@@ -144,13 +144,13 @@ class PackedSet:
         return Lists(offsets_of(sizes), np.concatenate([np.empty(0, LISTS[name]), *values], dtype=LISTS[name]))
 
     def column(self, name: str, packs: Int64Array) -> Lists | NDArray[Any]:
-        """A column of these packs, in this order; `MASK` and the weights of a set that has any are of tokens."""
+        """Return a column of these packs, in this order; `MASK` and weights, if any, are of tokens."""
         if name in (MASK, WEIGHTS):
             return self.loss_mask(packs, is_weighted=name == WEIGHTS)
         return self.lists(name, packs) if name in LISTS else self.numbers(name, packs)
 
     def _gather(self, store: TokenStore, name: str, packs: Int64Array) -> Lists:
-        """A column of tokens of packs that leave them in the token store."""
+        """Gather a column of tokens of packs that leave their tokens in the token store."""
         samples, starts = (self.lists(each, packs).values for each in ("sample_ids", "sample_starts"))
         gathered = store.gather(samples, starts, self.sample_lengths(packs).values)
         offsets = offsets_of(self.num_tokens[packs])
@@ -161,7 +161,7 @@ class PackedSet:
         return Lists(span_offsets, of_spans[name])
 
     def loss_mask(self, packs: Int64Array, *, is_weighted: bool = False) -> Lists:
-        """1 (int8) for each token of these packs that carries a loss, or its weight (float32); else 0. O(tokens).
+        """Return 1 (int8) for each token of these packs with a loss, or its weight (float32); else 0. O(tokens).
 
         Args:
             is_weighted: whether to give weights, of a set that has any.
@@ -177,7 +177,7 @@ class PackedSet:
         return Lists(tokens, spans_to_weights(starts.values + begin, stops.values + begin, given, int(tokens[-1])))
 
     def sample_lengths(self, packs: Int64Array) -> Lists:
-        """int32: tokens of each sample of these packs, the differences of `cu_seqlens`."""
+        """Return the tokens (int32) of each sample of these packs, the differences of `cu_seqlens`."""
         borders = self.lists("cu_seqlens", packs)
         ends = np.ones(len(borders.values), dtype=bool)
         ends[borders.offsets[:-1]] = False
@@ -186,7 +186,7 @@ class PackedSet:
 
 
 def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Collection[str]) -> TokenStore:
-    """The token store of an index-only set. Raises FormatError if it is missing or damaged."""
+    """Open the token store of an index-only set. Raises FormatError if it is missing or damaged."""
     parts = [part for part in manifest.tokens if part.path in to_check]
     sizes = [part.num_bytes for part in parts]
     for part, why in engine.find_faults(

@@ -27,7 +27,7 @@ _MASK = pa.field(MASK, list_of(pa.int8()), nullable=False)
 
 
 def schema_of(*, is_weighted: bool) -> pa.Schema:
-    """The columns of a file; the weights of a set that has any are those of all tokens, 0 where there is no loss."""
+    """Return the columns of a file; weights, of a set that has any, are of all tokens, 0 where there is no loss."""
     fields = shard_schema(pa.int32(), is_weighted=is_weighted)
     return pa.schema([_MASK if field.name == STARTS else field for field in fields if field.name != STOPS])
 

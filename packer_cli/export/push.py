@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 _NOT_OURS = {".gitattributes", CARD}
-"""What the Hub makes by itself, or a user by hand; neither is a reason to refuse a repository."""
+"""Files that the Hub makes by itself, or a user by hand; neither is a reason to refuse a repository."""
 _LICENSE = re.compile(r"[a-z][a-z0-9.+-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushOptions:
-    """Where a set goes on the Hub, and what its card says."""
+    """Place of a set on the Hub, and facts for its card."""
 
     name: str
     """`USER/NAME`, or `NAME` for the user who is logged in."""
     private: bool = False
     license: str | None = None
-    """As the Hub names it."""
+    """Licence as the Hub names it."""
 
 
 def check_push(options: PushOptions, folder: Path) -> None:
@@ -105,7 +105,7 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest, listing:
 
 
 def _intact(folder: Path, manifest: Manifest, engine: Engine, progress: Progress) -> list[str]:
-    """Relative paths of the files of a set besides its manifest. Price: reading all of them once."""
+    """Check a set's files, and return their paths, besides its manifest's. Price: reading all of them once."""
     files = [*set_files(manifest)]
     for path, why in find_damaged(folder, files, engine, progress).items():
         raise FormatError(
@@ -146,7 +146,7 @@ def _push(options: PushOptions, folder: Path, files: list[str], card: Callable[[
 
 
 def _written_before(api: HfApi, name: str, there: set[str], main: str) -> set[str]:
-    """Which files of a data set an earlier push wrote, by the file that describes them."""
+    """Find the files of a data set that an earlier push wrote, by the file that describes them."""
     written = set()
     for listing in {main, f"{VALIDATION}/{main}"} & there:
         text = Path(api.hf_hub_download(name, listing, repo_type="dataset")).read_bytes()
@@ -155,7 +155,7 @@ def _written_before(api: HfApi, name: str, there: set[str], main: str) -> set[st
 
 
 def _paths_in(text: bytes) -> list[str]:
-    """The values of all keys `path` in JSON: files, or folders of ranks."""
+    """Return the values of all keys `path` in JSON: files, or folders of ranks."""
     paths: list[str] = []
 
     def note(value: dict[str, object]) -> None:
@@ -227,7 +227,7 @@ ORDERS = {
 
 
 def card_of(manifest: Manifest, listing: ExportListing | None, name: str, license: str | None) -> str:
-    """`README.md` of a packed set, or of an export of one: YAML for the Hub, and Markdown.
+    """Write `README.md` of a packed set, or of an export of one: YAML for the Hub, and Markdown.
 
     Args:
         listing: what the export says of itself.
@@ -259,7 +259,7 @@ def card_of(manifest: Manifest, listing: ExportListing | None, name: str, licens
 
 
 def _loading(listing: ExportListing, name: str) -> tuple[str | None, str]:
-    """Which files of an export `load_dataset` takes, None if none; and how it is loaded, in Markdown."""
+    """Return the files of an export that `load_dataset` takes, None if none; and how to load it, in Markdown."""
     format = load_format(listing["format"])
     order, rule = ORDERS[listing["order"]]
     places = {"name": name, "format": listing["format"], "order": order, "rule": rule}
@@ -304,5 +304,5 @@ def _facts(manifest: Manifest, groups: Sequence[GroupInfo]) -> Iterator[tuple[st
 
 
 def _without_folders(name: str) -> str:
-    """A name on the Hub as it is; of a path, the end: the folders of a machine are nobody else's business."""
+    """Return a name on the Hub as it is; of a path, the end: the folders of a machine are nobody else's business."""
     return Path(name).name if Path(name).is_absolute() else name

@@ -48,7 +48,7 @@ class SetRecords:
 
     @classmethod
     def of(cls, source: Path) -> SetRecords:
-        """Those of the packed set in a folder.
+        """Open the records of the packed set in a folder.
 
         Raises:
             InputError: the set has no plan, or its token store is gone.
@@ -70,7 +70,7 @@ class SetRecords:
         return cls(store)
 
     def where(self, sample: int) -> str:
-        """The file and line of a sample's record, for people."""
+        """Return the file and line of a sample's record, for people."""
         ((path, line),) = self.store.locate(np.array([sample]))
         return f"{path}:{line}"
 
@@ -107,7 +107,7 @@ class SetRecords:
             yield sample, document if document is not None and document.line == line else None
 
     def _cut(self, entries: Sequence[PartFile]) -> list[CorpusSlice]:
-        """The slices of an input file, one for each of its entries in the store."""
+        """Cut the slices of an input file, one for each of its entries in the store."""
         slices = slice_corpus([self._find(entries[0])])
         if len(slices) != len(entries) or slices[0].file.fingerprint != entries[0].fingerprint:
             raise InputError(f"{entries[0].path}: has changed since it was packed; {_REMEDY}")
@@ -128,7 +128,7 @@ class SetRecords:
 
 
 def _by_file(index: StoreIndex) -> Iterator[tuple[list[PartFile], list[int]]]:
-    """The slices of each input file, in the order of the store, and where the samples of each begin, and the end."""
+    """Yield each input file's slices, in the order of the store, with the starts of their samples and the end."""
     slices, end = (file for part in index.parts for file in part.files), 0
     for _, of_file in itertools.groupby(slices, key=lambda file: (file.source, file.path)):
         files = list(of_file)
@@ -159,7 +159,7 @@ def open_texts(file: TextFile) -> pa.LargeBinaryArray:
 
 
 def joined_texts(texts: pa.LargeBinaryArray, samples: Lists, begin: bytes, between: bytes, end: bytes) -> pa.Buffer:
-    """For each row the texts of its samples, with what is around and between them. O(bytes).
+    """Join for each row the texts of its samples, with what is around and between them. O(bytes).
 
     >>> texts = pa.array([b"one", b"two", b"three"], pa.large_binary())
     >>> joined_texts(texts, Lists(np.array([0, 2, 3]), np.array([2, 0, 1])), b"<", b", ", b">").to_pybytes()

@@ -26,7 +26,7 @@ _ROWS_PER_BATCH = 1000
 
 
 def lists_of(*names: str) -> pa.Schema:
-    """The schema of columns of lists."""
+    """Make the schema of columns of lists."""
     return pa.schema([(name, INTEGERS) for name in names])
 
 
@@ -34,11 +34,11 @@ class SavedDataset(Format):
     """A format with the files of `Dataset.save_to_disk`."""
 
     schema: ClassVar[pa.Schema]
-    """Of the Arrow files."""
+    """Schema of the Arrow files."""
 
     @abstractmethod
     def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
-        """The columns of these rows of the job, in the order of the schema; a pack may become several rows."""
+        """Make the columns of these rows of the job, in the order of the schema; a pack may become several rows."""
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one Arrow stream."""

@@ -72,7 +72,7 @@ def _open_work(source: Path, folder: Path, header: str, prepared: Hashable) -> _
 
 
 def _open_job(request: ExportRequest, engine: Engine, to_check: Collection[str]) -> Job:
-    """The job of what is asked for.
+    """Open the job of what is asked for.
 
     Args:
         to_check: see `PackedSet`.
@@ -221,7 +221,7 @@ class Exporter(Output[ExportListing]):
 
 
 def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
-    """What the listing of a finished export vouches for: its parts, by name, and the files besides theirs."""
+    """Return the parts, by name, and the other files that the listing of a finished export vouches for."""
     listing = cast("dict[str, Any]", read_record(find_listing(job.folder, WORK, NAME)) or {})
     files = [FileRange(**item) for item in listing.get("files", [])]
     each = max(1, len(job.format.shared_files(job)))

@@ -26,6 +26,6 @@ class Exporter(SavedDataset):
     """Two numbers a token, one a sample."""
 
     def values(self, job: Job, rows: slice) -> list[Lists | NDArray[np.int32]]:
-        """The columns, without padding."""
+        """Make the columns, without padding."""
         packed, packs = job.packed, job.packs[rows]
         return [packed.lists("input_ids", packs), labels_of(packed, packs), packed.sample_lengths(packs)]

@@ -71,7 +71,7 @@ class Exporter(Format):
 
 
 def _slices(path: int, line: int, lengths: Lists, num_pads: NDArray[np.int32], pad_path: int) -> NDArray[np.int64]:
-    """int64[m, 6]: whole lines of a file, from `line` on, and after those of each short pack its pads.
+    """Make slices (int64[m, 6]): whole lines of a file, from `line` on, and after each short pack's its pads.
 
     Args:
         lengths: tokens of each sample of the packs.
@@ -84,7 +84,7 @@ def _slices(path: int, line: int, lengths: Lists, num_pads: NDArray[np.int32], p
 
 
 def _rows(path: int, lines: Int64Array, ends: NDArray[np.int32]) -> NDArray[np.int64]:
-    """int64[m, 6]: the first `ends` tokens of lines of a file."""
+    """Make slices (int64[m, 6]): the first `ends` tokens of lines of a file."""
     rows = np.full((len(lines), 6), -1, dtype="<i8")
     rows[:, 0] = path
     rows[:, 1] = lines
@@ -94,7 +94,7 @@ def _rows(path: int, lines: Int64Array, ends: NDArray[np.int32]) -> NDArray[np.i
 
 
 def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:
-    """The text of all samples of these packs."""
+    """Write the text of all samples of these packs."""
     ids, labels = packed.lists("input_ids", packs).values, labels_of(packed, packs).values
     lengths = packed.sample_lengths(packs).values
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -112,6 +112,6 @@ def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:
 
 
 def _joined(offsets: Int64Array, values: NDArray[np.int32]) -> pa.Array:
-    """The numbers of each list as text, separated by commas."""
+    """Write the numbers of each list as text, separated by commas."""
     numbers = to_lists(offsets, values).cast(pa.list_(pa.string()))
     return pc.binary_join(numbers, ", ")
