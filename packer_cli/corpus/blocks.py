@@ -29,14 +29,14 @@ COMPRESSED_BYTES = 128 << 10
 
 
 def unreadable(path: str, error: BaseException | str) -> InputError:
-    """The one-line error for a file that cannot be read."""
+    """Make the one-line error for a file that cannot be read."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     reason = " ".join(str(reason).split()).rstrip(".") or type(error).__name__
     return InputError(f"{path}: cannot be read: {reason}; correct it, or leave it out")
 
 
 def changed(path: str) -> RunError:
-    """The one-line error for a file that is no longer the one that was listed."""
+    """Make the one-line error for a file that is no longer the one that was listed."""
     return RunError(f"{path}: the file has changed since the run began; run again once nothing writes to it")
 
 
@@ -56,7 +56,7 @@ def readable(path: str, errors: type[Exception] = Exception) -> Iterator[None]:
 
 
 def why_damaged(path: str, error: Exception) -> str:
-    """What an error says of a part of a file. Raises those of hbpack and the system, which say nothing about it."""
+    """Say what an error says of a part of a file. Raises errors of hbpack and the system, which say nothing of it."""
     if isinstance(error, HbpackError):
         raise error
     if isinstance(error, OSError) and error.errno:
@@ -99,7 +99,7 @@ def open_source(path: str) -> Any:
 
 
 def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -> str:
-    """xxh3-128 of a file's bytes, in hexadecimal; `on_chunk` sees each chunk of the same pass.
+    """Return the xxh3-128 of a file's bytes, in hexadecimal; `on_chunk` sees each chunk of the same pass.
 
     Reads the file once, 8 MiB at a time. Raises InputError when it cannot be read.
     """
@@ -115,7 +115,10 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
 
 
 def fingerprint_of(paths: Sequence[str], *, on_chunk: Callable[[bytes], None] | None = None) -> str:
-    """xxh3-128 of a file, or over the fingerprints of several that belong together; see `fingerprint` of the first."""
+    """Return the xxh3-128 of a file, or over the fingerprints of several that belong together, see `fingerprint`.
+
+    `on_chunk` sees the first file.
+    """
     first = fingerprint(paths[0], on_chunk=on_chunk)
     if len(paths) == 1:
         return first
@@ -125,7 +128,7 @@ def fingerprint_of(paths: Sequence[str], *, on_chunk: Callable[[bytes], None] | 
 def with_spans(
     slices: Sequence[CorpusSlice], spans: Sequence[tuple[int, int]], paths: Sequence[str]
 ) -> list[CorpusSlice]:
-    """Slices of a file with its fingerprint and their checksums, of one pass, so that `require_span` can tell.
+    """Add its fingerprint to slices of a file, and their checksums, of one pass, so that `require_span` can tell.
 
     Args:
         spans: the bytes that each slice reads of it, rising.
@@ -206,7 +209,7 @@ class Blocks:
         self._raw.close()
 
     def read(self, size: int) -> bytes:
-        """About `size` bytes, at least one; nothing at the end."""
+        """Read about `size` bytes, at least one; nothing at the end."""
         if self._inflate is None:
             if self._left <= 0:
                 return b""
@@ -247,7 +250,7 @@ class Blocks:
 
 
 MAX_ZSTD_WINDOW = 1 << 27
-"""What the zstd command line reads unless asked otherwise, and so do we where records are no longer than this."""
+"""Window that the zstd command line reads unless asked otherwise, and that we read where records are no longer."""
 
 
 class Decompressor:
@@ -292,7 +295,7 @@ class Decompressor:
         return not self._pending and (not self.inside or getattr(self._member, "needs_input", True))
 
     def feed(self, data: bytes, size: int) -> bytes:
-        """Up to `size` bytes of output; `data` is empty unless it is hungry.
+        """Return up to `size` bytes of output; `data` is empty unless the decompressor is hungry.
 
         Raises:
             ValueError: the data is damaged, in words.

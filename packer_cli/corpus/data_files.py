@@ -1,4 +1,4 @@
-"""What a file's name says of its format, and which files of a folder are data."""
+"""Formats that files' names say, and the files of a folder that are data."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LEFTOVERS = {"_temporary", "_tmp", "_success", "_metadata", "_common_metadata", 
 
 
 def known_formats() -> str:
-    """For messages: what hbpack reads."""
+    """List, for messages, the formats that hbpack reads."""
     *others, last = sorted(COMPRESSIONS)
     return f"hbpack reads {', '.join(sorted(FORMATS))}, and text and JSON also with {', '.join(others)} or {last}"
 
@@ -78,7 +78,7 @@ def known_formats() -> str:
 def listed_file(
     path: str, source_id: int, skipped: list[SkippedFiles], below: str, found: str | None = None
 ) -> Iterator[CorpusFile]:
-    """The file, unless it is one of those that are passed over in folders and globs.
+    """Yield the file, unless it is one of those that are passed over in folders and globs.
 
     Args:
         skipped: gets the file if it is not read, and not known to be no data.
@@ -112,7 +112,7 @@ def listed_file(
 
 
 def by_suffix(skipped: Iterable[SkippedFiles]) -> tuple[SkippedFiles, ...] | None:
-    """The skipped files, one entry for each suffix, the largest first."""
+    """Sum the skipped files, one entry for each suffix, the largest first."""
     files, sizes = Counter[str](), Counter[str]()
     for each in skipped:
         files[each.suffix] += each.num_files
@@ -122,7 +122,7 @@ def by_suffix(skipped: Iterable[SkippedFiles]) -> tuple[SkippedFiles, ...] | Non
 
 
 def shown_skipped(skipped: Sequence[SkippedFiles]) -> str:
-    """The skipped files by suffix, for people."""
+    """Show the skipped files by suffix, for people."""
     first, rest = skipped[:4], skipped[4:]
     shown = [f"{counted(each.num_files, 'file')} of {each.suffix} ({format_bytes(each.num_bytes)})" for each in first]
     if rest:
@@ -132,7 +132,7 @@ def shown_skipped(skipped: Sequence[SkippedFiles]) -> str:
 
 
 def format_of(path: str) -> Kind | None:
-    """The format and compression that a path's suffixes say, None when they are unknown."""
+    """Return the format and compression that a path's suffixes say, None when they are unknown."""
     stem, suffix = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(suffix)
     if compression is None:
@@ -143,7 +143,7 @@ def format_of(path: str) -> Kind | None:
 
 
 def named_file(path: str, source_id: int, found: str | None = None) -> CorpusFile:
-    """A file that is read whatever its name, as long as its suffix, or without one its content, says how.
+    """Return a file that is read whatever its name, as long as its suffix, or without one its content, says how.
 
     Args:
         found: its stamp, if it is known already that this is a file.
@@ -173,7 +173,7 @@ def _file(path: str, source_id: int, kind: Kind, found: str | None) -> CorpusFil
 
 
 def _kind_by_content(path: str, num_bytes: int) -> Kind | None:
-    """The format of a file without a suffix, or with a number for one; None if it is not known, as of any text."""
+    """Find the format of a file without a suffix, or with a number for one; None if unknown, as of any text."""
     suffix = os.path.splitext(path)[1]
     if suffix and not suffix[1:].isdigit():
         return None
@@ -192,7 +192,7 @@ def _holds_records(path: str, num_bytes: int) -> bool:
 
 
 def _head(file: CorpusFile, most: int = HEAD_BYTES) -> bytes:
-    """The first two lines of a file behind blank ones, or about its first bytes."""
+    """Read the first two lines of a file behind blank ones, or about its first bytes."""
     head = b""
     with Blocks(file) as blocks:
         while head.count(b"\n") < 2 and len(head) < most and (block := blocks.read(min(most, 1 << 14))):
@@ -201,7 +201,7 @@ def _head(file: CorpusFile, most: int = HEAD_BYTES) -> bytes:
 
 
 def _num_objects(head: bytes) -> int:
-    """How many of the first two lines are JSON objects, up to one that is not; a long one need only begin as one."""
+    """Count the JSON objects of the first two lines, up to another line; a long one need only begin as an object."""
 
     def is_object(line: bytes) -> bool:
         return line.startswith(b"{") and (len(line) >= HEAD_BYTES // 2 or json_error(line) is None)

@@ -114,7 +114,7 @@ def discover(
 def find_files(
     source: Source, *, output: str | None = None, skipped: list[SkippedFiles] | None = None
 ) -> list[CorpusFile]:
-    """The files of an input; see `discover`. Those that are not read are added to `skipped`."""
+    """Find the files of an input; see `discover`. Files that are not read are added to `skipped`."""
     if output is not None and not is_url(output):
         output = os.path.realpath(output)
     files = _find(source.path, source.source_id, output, [] if skipped is None else skipped)
@@ -190,13 +190,13 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
 
 
 def _below_pattern(path: str, pattern: str) -> str:
-    """A path behind the folder where a glob begins; nothing where the glob itself names what begins with _."""
+    """Return a path behind the folder where a glob begins; nothing where the glob itself names what begins with _."""
     root = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
     return "" if "/_" in f"/{pattern[len(root) :]}" else path[len(root) :]
 
 
 def _find_remote(name: str, source_id: int, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
-    """The files behind a URL, by the rules for local ones. Price: a request per 1000 files, per folder and `.json`."""
+    """Find files behind a URL, by the rules for local ones. Price: a request per 1000 files, folder and `.json`."""
     place: Any = as_path(name)
     if output is not None and f"{place}/".startswith(f"{output}/"):
         raise InputError(f"{name}: is in the output folder; name another output")
@@ -228,20 +228,20 @@ def _find_remote(name: str, source_id: int, output: str | None, skipped: list[Sk
 
 
 def _saved(name: str, source_id: int) -> CorpusFile:
-    """A Hugging Face data set, stamped."""
+    """Find a Hugging Face data set, and stamp it."""
     file = hf.find(name, source_id)
     return file._replace(stamp=stamp_of(file))
 
 
 def _indexed(name: str) -> str:
-    """The `.bin` of a Megatron data set that is named by its `.idx`, or as Megatron names it, without suffix."""
+    """Return the `.bin` of a Megatron data set named by its `.idx`, or, as Megatron names it, without suffix."""
     stem = name.removesuffix(".idx") if name.endswith(".idx") else name
     is_one = (stem != name or not os.path.exists(name)) and os.path.isfile(stem + ".bin")
     return stem + ".bin" if is_one and os.path.isfile(stem + ".idx") else name
 
 
 def _is_packed_remote(folder: Any) -> bool:
-    """As `_is_packed`. Price: a request, or two."""
+    """Return whether a remote folder is packed, as `_is_packed` does. Price: a request, or two."""
     marks = [mark.split("/") for mark in PACKED]
     names = {path.name for path in folder.iterdir()}
     inside = {path.name for path in (folder / "tokens").iterdir()} if "tokens" in names else set()
@@ -258,7 +258,7 @@ def _is_within(path: str, folder: str | None) -> bool:
 
 
 def _folders_of(path: str) -> Iterator[str]:
-    """The folders on the way to a file, as far as its path names them."""
+    """Yield the folders on the way to a file, as far as its path names them."""
     while folder := os.path.dirname(path):
         if folder == path:
             return
@@ -267,7 +267,7 @@ def _folders_of(path: str) -> Iterator[str]:
 
 
 def _once(paths: Sequence[str], *, links: bool = True) -> list[int]:
-    """The places in a folder or glob that holds links of each file once, by its shortest path.
+    """Return the place of each file once, by its shortest path, in a folder or glob that holds links.
 
     Args:
         links: whether a link to a file is that file, and not one of its own.
@@ -280,7 +280,7 @@ def _once(paths: Sequence[str], *, links: bool = True) -> list[int]:
 
 
 def real_paths(paths: Sequence[str], *, links: bool = True) -> list[str]:
-    """The paths without links; URLs as they are. Price: one call of the system for each path, more for each folder.
+    """Resolve the paths' links; URLs stay. Price: one call of the system for each path, more for each folder.
 
     Args:
         links: whether links to files are followed, and not only those to folders.
@@ -306,7 +306,7 @@ def _looks_like_path(name: str) -> bool:
 def _in_folder(
     folder: str, source_id: int, seen: set[str], links: list[str], skipped: list[SkippedFiles], below: str = ""
 ) -> Iterator[CorpusFile]:
-    """The data files of a folder and those below; links to files are added to `links`. See `listed_file`."""
+    """Yield the data files of a folder and those below; links to files are added to `links`. See `listed_file`."""
     real = os.path.realpath(folder)
     if real in seen or _is_packed(folder):  # a link back to a folder above, or not data
         return

@@ -40,7 +40,7 @@ class Entry:
 
 
 def read_list(path: str, source_id: int) -> list[CorpusFile]:
-    """The files of a list. Their contents are compared with `CorpusFile.expected` by who cuts them.
+    """Read the files of a list. Whoever cuts them compares their contents with `CorpusFile.expected`.
 
     Raises:
         InputError: the list cannot be read, or a file is missing, or has another size or ETag.
@@ -80,7 +80,7 @@ def differs(name: str, what: str, wanted: object, found: object) -> str:
 
 
 def text_of_list(path: str, files: Sequence[CorpusFile]) -> str:
-    """A list of files as they are now, to be written to `path`. Price: reading those that have no ETag.
+    """Write a list of files as they are now, to be written to `path`. Price: reading those that have no ETag.
 
     Raises:
         ConfigError: one is a data set by name, which has no file.

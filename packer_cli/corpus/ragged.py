@@ -13,12 +13,12 @@ from packer_cli.format.ragged import Lists
 
 
 def join_arrays(arrays: Sequence[NDArray[Any]]) -> Lists:
-    """Each array as a list; at least one."""
+    """Make each array a list; at least one."""
     return Lists(np.cumsum([0, *map(len, arrays)], dtype=np.int64), np.concatenate(arrays))
 
 
 def take_samples(batch: TokenBatch, rows: NDArray[Any]) -> TokenBatch:
-    """These samples (int64[m]), in their order. O(tokens)."""
+    """Take these samples (int64[m]), in their order. O(tokens)."""
     ids = Lists(batch.offsets, batch.input_ids).take(rows)
     mask = None if batch.loss_mask is None else Lists(batch.offsets, batch.loss_mask).take(rows).values
     weight = None if batch.weight is None else batch.weight[rows]
@@ -26,7 +26,7 @@ def take_samples(batch: TokenBatch, rows: NDArray[Any]) -> TokenBatch:
 
 
 def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
-    """The samples of several batches in the order of their lines; a single batch stays as it is. O(tokens)."""
+    """Join the samples of several batches in the order of their lines; a single batch stays as it is. O(tokens)."""
     if len(batches) == 1:
         return batches[0]
     ends = np.cumsum([0, *(len(batch.input_ids) for batch in batches)])
@@ -44,14 +44,14 @@ def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
 
 
 def _join_ones(columns: Sequence[tuple[NDArray[Any] | None, int]], dtype: type[np.generic]) -> NDArray[Any] | None:
-    """Columns, each with its length, one behind the other: a missing one is all ones, unless all are missing."""
+    """Join columns, each with its length, one behind the other: a missing one is all ones, unless all are missing."""
     if all(column is None for column, _ in columns):
         return None
     return np.concatenate([np.ones(length, dtype) if column is None else column for column, length in columns])
 
 
 def common_prefix(one: NDArray[Any], other: NDArray[Any]) -> int:
-    """How many ids two samples begin with in common."""
+    """Count the ids that two samples begin with in common."""
     shortest = min(len(one), len(other))
     differs = one[:shortest] != other[:shortest]
     return int(differs.argmax()) if differs.any() else shortest

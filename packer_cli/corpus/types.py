@@ -1,4 +1,4 @@
-"""What the corpus room hands on: sources, slices of files, documents and rejects."""
+"""Records that the corpus room hands on: sources, slices of files, documents and rejects."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class Source:
     name: str
     """The input without its weight, as given."""
     weight: Share = 1.0
-    """How many times an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or how many tokens, or
-    which share of them, an epoch has of it."""
+    """Number of times that an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or the tokens, or
+    share of tokens, that an epoch has of the source."""
     folder: str = ""
-    """Where a relative name starts from; empty for an absolute one, a URL or a data set of the Hub."""
+    """Folder from which a relative name starts; empty for an absolute one, a URL or a data set of the Hub."""
     skipped: tuple[SkippedFiles, ...] | None = None
     """Its files that are not read; None: there are none."""
 
     @property
     def path(self) -> str:
-        """Where the input is: its name, if that leads there from the current folder."""
+        """Path of the input: its name, if that leads there from the current folder."""
         if self.folder in ("", os.getcwd()):
             return self.name
         mark = self.name[: self.name.startswith("@")]  # Of a list of inputs.
         return mark + os.path.join(self.folder, self.name.removeprefix(mark))
 
     def shown(self, path: str) -> str:
-        """How one of its files is written down: as if it had been named from `folder`."""
+        """Write one of its files down as if it had been named from `folder`."""
         return path.removeprefix(os.path.join(self.folder, "")) if self.folder else path
 
 
@@ -60,7 +60,7 @@ class CorpusFile(NamedTuple):
 
     source_id: int
     path: str
-    """As the user would write it (relative inputs stay relative); a data set's name for `datasets`."""
+    """Path as the user would write it (relative inputs stay relative); a data set's name for `datasets`."""
     format: FileFormat
     compression: Compression = "none"
     num_bytes: int = 0
@@ -121,17 +121,17 @@ class Document(NamedTuple):
     prompt: str = ""
     completion: str = ""
     weight: float = 1.0
-    """How much each loss token counts, see `corpus.records.weights`."""
+    """Weight of each loss token, see `corpus.records.weights`."""
     weights: tuple[float, ...] | None = None
-    """Likewise, of each message, to be multiplied with `weight`; None: 1."""
+    """Weight of each message, to be multiplied with `weight`; None: 1."""
     num_prompt: int = 0
     """So many of the first messages are a prompt: what the assistant says in them carries no loss."""
     branches: tuple[Document, ...] = ()
-    """Of a preference pair or a group: its samples, in the order of their roles; all else is then theirs."""
+    """Samples of a preference pair or a group, in the order of their roles; all else is then theirs."""
     rewards: tuple[float, ...] = ()
-    """Of each branch."""
+    """Reward of each branch."""
     values: Mapping[str, float] = MappingProxyType({})
-    """What the item brings, by the names in `ITEM_VALUES`."""
+    """Values that the item brings, by the names in `ITEM_VALUES`."""
 
 
 class TokenRows(NamedTuple):

@@ -30,22 +30,22 @@ def _stamp(path: str) -> str:
 
 
 def stamp_of_stat(found: os.stat_result) -> str:
-    """The stamp of a local file."""
+    """Return the stamp of a local file."""
     return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
 
 
 def stamp_of_object(info: ObjectInfo) -> str:
-    """The stamp of an object, of what its storage says of it."""
+    """Return the stamp of an object, of what its storage says of it."""
     return f"{int(info['size'] or 0)}:{version_of(info)}"
 
 
 def size_of(found: str) -> int:
-    """The bytes of the (first) file of a stamp."""
+    """Return the bytes of the (first) file of a stamp."""
     return int(found.partition(":")[0])
 
 
 def stamp_of(file: CorpusFile) -> str:
-    """The stamp that a file has now: of all files that belong together.
+    """Return the stamp that a file has now: of all files that belong together.
 
     Raises:
         InputError: one is missing.
@@ -64,7 +64,7 @@ def require_unchanged(file: CorpusFile) -> None:
 
 
 def restamped(file: CorpusFile) -> CorpusFile:
-    """A listed file that nobody has read yet, with the stamp it has on this machine.
+    """Stamp a listed file that nobody has read yet as it is on this machine.
 
     Raises:
         RunError: its size has changed since, or when it was written. Its inode may differ from machine to machine, and
@@ -80,7 +80,7 @@ def restamped(file: CorpusFile) -> CorpusFile:
 
 
 def hold(file: CorpusFile) -> CorpusFile:
-    """The file with its bytes in memory, and their fingerprint: a small one need not be opened again to be read.
+    """Hold the file's bytes in memory, with their fingerprint: a small one need not be opened again to be read.
 
     Raises:
         InputError: it cannot be read.
@@ -105,5 +105,5 @@ def _fields(found: str, number: int) -> list[list[str]]:
 
 @lru_cache(maxsize=4096)
 def content_of(file: CorpusFile) -> str:
-    """The fingerprint that a file has now. Price: reading it, once for each stamp."""
+    """Return the fingerprint that a file has now. Price: reading it, once for each stamp."""
     return fingerprint_of(READERS[file.format].parts(file.path))

@@ -21,7 +21,7 @@ FILE_MAGIC = b"ARROW1"
 
 @contextmanager
 def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool]]:
-    """(reader, whether it is an IPC file); raises InputError when it is neither file nor stream."""
+    """Open (reader, whether it is an IPC file); raises InputError when the file is neither file nor stream."""
     import pyarrow as pa
 
     with open_source(path) as source:
@@ -41,7 +41,7 @@ def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Record batches up to `slice_bytes` by their share of rows; a stream is one slice, 0..1."""
+    """Cut record batches up to `slice_bytes` by their share of rows; a stream is one slice, 0..1."""
     with _open(file.path, first_field_only=True) as (reader, is_file):
         rows: list[int] = []
         if is_file:
@@ -59,7 +59,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def _places(path: str) -> list[int]:
-    """The bytes where the record batches of an IPC file begin, and where the last one ends."""
+    """Find the bytes where the record batches of an IPC file begin, and where the last one ends."""
     import pyarrow as pa
 
     places = []
@@ -75,7 +75,7 @@ def _places(path: str) -> list[int]:
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The rows of the slice; where it is damaged, what follows is lost and one reject says so."""
+    """Read the rows of the slice; where it is damaged, what follows is lost and one reject says so."""
     from packer_cli.corpus.readers.columns import raw_batches
 
     row = slice_.first_line

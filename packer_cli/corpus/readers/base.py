@@ -1,4 +1,4 @@
-"""What every file reader is made of."""
+"""Parts of every file reader."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class RawBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRules:
-    """How much is read at a time, and at most."""
+    """Limits of how much is read at a time, and at most."""
 
     batch_bytes: int = BATCH_BYTES
     """Input bytes a batch, about."""
     max_record_bytes: int = MAX_RECORD_BYTES
     """A record of more bytes, once decompressed, is rejected; reading one takes no more memory than this allows."""
     vocab_size: int = 0
-    """Of the tokenizer: how wide ids are in a file that does not say it."""
+    """Vocabulary size of the tokenizer, which decides how wide ids are in a file that does not say."""
     eos_id: int | None = None
-    """Where documents end in a file that does not say it."""
+    """Id that ends documents in a file that does not say its own."""
 
     def __post_init__(self) -> None:
         assert self.batch_bytes > 0
         assert self.max_record_bytes > 0
 
     def too_long(self) -> str:
-        """Why a record that is longer is rejected."""
+        """Say why a record that is longer is rejected."""
         return f"longer than {self.max_record_bytes:,} bytes, the limit of --max-record-bytes"
 
 
 class FileReader(NamedTuple):
-    """How one file format is cut and read."""
+    """Reader of one file format: how its files are cut and read."""
 
     cut: Callable[[CorpusFile, int | None], list[CorpusSlice]]
     """(file, slice_bytes) -> slices in order, with the fingerprint filled in.
@@ -63,5 +63,5 @@ class FileReader(NamedTuple):
 
 
 def default_slice_bytes(num_bytes: int) -> int:
-    """Bytes a slice of a file: a 32nd of it, within 4..128 MiB; depends on nothing else."""
+    """Return the bytes a slice of a file: a 32nd of it, within 4..128 MiB; depends on nothing else."""
     return min(max(num_bytes // 32, 4 * MIB), 128 * MIB)

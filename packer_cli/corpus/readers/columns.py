@@ -29,7 +29,7 @@ class DamagedError(Exception):
 
 
 def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The rows of a record batch as records, numbered from `first_row`, about `rules.batch_bytes` at a time.
+    """Yield a record batch's rows as records, numbered from `first_row`, about `rules.batch_bytes` at a time.
 
     Only columns in `fields` are looked at. All of them are validated first, as what comes from a damaged file may
     point anywhere. Rows of more than `rules.max_record_bytes` are rejected before they become Python objects.
@@ -71,7 +71,7 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
 
 
 def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists]:
-    """The columns of tokenized records; none where the rows are other records, or some need a look one by one."""
+    """Return the columns of tokenized records; none where rows are other records, or some need a look one by one."""
     if tokens.IDS not in names or not {*WEIGHTS}.isdisjoint(names):
         return {}
     lists: dict[str, Lists] = {}
@@ -92,7 +92,7 @@ def _part(lists: Lists, start: int, stop: int) -> Lists:
 
 
 def _cuts(sizes: NDArray[np.int64], rules: ReadRules) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of about `batch_bytes`; a row that is too long has one to itself."""
+    """Yield ranges of rows of about `batch_bytes`; a row that is too long has one to itself."""
     start, held = 0, 0
     for row, size in enumerate(sizes.tolist()):
         if row > start and (held >= rules.batch_bytes or size > rules.max_record_bytes):
@@ -139,7 +139,7 @@ def check_columns(columns: list[pa.Array]) -> None:
 
 
 def _retyped(kind: pa.DataType, change: Callable[[pa.DataType, Any], pa.DataType], feature: Any = None) -> pa.DataType:
-    """The type with others in place of those that hold no others, at any depth; laid out in the same way.
+    """Replace types that hold no others, at any depth; the new type is laid out in the same way.
 
     Args:
         feature: what `datasets` says of it.
@@ -156,11 +156,11 @@ def _retyped(kind: pa.DataType, change: Callable[[pa.DataType, Any], pa.DataType
 
 
 def _as_bytes(kind: pa.DataType, _: Any) -> pa.DataType:
-    """Binary in place of text."""
+    """Replace text by binary."""
     return {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
 
 
 def _as_json(kind: pa.DataType, feature: Any) -> pa.DataType:
-    """`arrow.json` in place of the text of a `Json` feature, which may lack the extension type."""
+    """Replace the text of a `Json` feature, which may lack the extension type, by `arrow.json`."""
     is_json = isinstance(feature, dict) and feature.get("_type") == "Json" and pa.types.is_string(kind)
     return pa.json_() if is_json else kind

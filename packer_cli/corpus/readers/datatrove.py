@@ -20,7 +20,7 @@ LOSS = ".loss"
 
 
 def index_path(path: str) -> str:
-    """The `.ds.index` of a `.ds`."""
+    """Return the `.ds.index` of a `.ds`."""
     return path + ".index"
 
 
@@ -29,13 +29,13 @@ def _loss_path(path: str) -> str | None:
 
 
 def _parts(path: str) -> list[str]:
-    """The ids, their index, and the mask."""
+    """List the ids, their index, and the mask."""
     loss = _loss_path(path)
     return [path, index_path(path), *([] if loss is None else [loss])]
 
 
 def _width(path: str, num_bytes: int, num_tokens: int) -> int:
-    """Bytes an id; raises InputError when the file and its index do not fit together."""
+    """Return the bytes an id; raises InputError when the file and its index do not fit together."""
     for width in (2, 4):
         if num_bytes == width * num_tokens:
             return width
@@ -47,7 +47,7 @@ def _width(path: str, num_bytes: int, num_tokens: int) -> int:
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Ranges of documents of about `slice_bytes`."""
+    """Cut ranges of documents of about `slice_bytes`."""
     path, loss = file.path, _loss_path(file.path)
     with NumberFile(index_path(path), "<i8") as index:
         if index.num_bytes % 8:
@@ -67,7 +67,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The documents of the slice."""
+    """Read the documents of the slice."""
     path, loss = slice_.file.path, _loss_path(slice_.file.path)
     with ExitStack() as stack:
         index = stack.enter_context(NumberFile(index_path(path), "<i8"))

@@ -23,7 +23,7 @@ LOOK_TOKENS = 1 << 16
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Equal ranges of bytes."""
+    """Cut equal ranges of bytes."""
     with NumberFile(file.path, "u1") as data:
         if data.read(0, min(len(NUMPY_MAGIC), len(data))).tobytes() == NUMPY_MAGIC:
             raise unreadable(
@@ -42,7 +42,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The documents that begin in the slice. Raises TokenizerError when the tokenizer has no EOS."""
+    """Read the documents that begin in the slice. Raises TokenizerError when the tokenizer has no EOS."""
     path, eos = slice_.file.path, rules.eos_id
     if eos is None:
         raise TokenizerError(
@@ -73,7 +73,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
 
 
 def _document_end(ids: NumberFile, begin: int, eos: int) -> int:
-    """One past the first EOS from `begin` on, or the end of the file."""
+    """Return the place past the first EOS from `begin` on, or the end of the file."""
     while begin < len(ids):
         block = ids.read(begin, min(begin + BATCH_TOKENS, len(ids)))
         found = np.flatnonzero(block == eos)
@@ -84,7 +84,7 @@ def _document_end(ids: NumberFile, begin: int, eos: int) -> int:
 
 
 def _width(file: CorpusFile, vocab_size: int) -> int:
-    """Bytes an id."""
+    """Return the bytes an id."""
     if vocab_size > 2**16:
         return 4
     with NumberFile(file.path, "<u2") as halves:

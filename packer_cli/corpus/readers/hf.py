@@ -35,7 +35,7 @@ def is_saved(path: str) -> bool:
 
 
 def saved_path(text: str) -> tuple[str, str] | None:
-    """(folder, split) when `text` is a saved folder, or one with `:split`; else None."""
+    """Return (folder, split) when `text` is a saved folder, or one with `:split`; else None."""
     if is_saved(text):
         return text, ""
     folder, colon, split = text.rpartition(":")
@@ -43,7 +43,7 @@ def saved_path(text: str) -> tuple[str, str] | None:
 
 
 def find(text: str, source_id: int) -> CorpusFile:
-    """The split of a data set that `text` names; without one, `train` or the only one there is.
+    """Find the split of a data set that `text` names; without one, `train` or the only one there is.
 
     Loads a set from the Hub or the cache, which may mean a download. Raises InputError when it cannot.
     """
@@ -60,7 +60,7 @@ def find(text: str, source_id: int) -> CorpusFile:
 
 
 def folder_of(path: str) -> str:
-    """The folder with the Arrow files of a path of `find`, which names a set that `save_to_disk` wrote."""
+    """Return the folder with the Arrow files of a path of `find`, which names a set that `save_to_disk` wrote."""
     folder, split = saved_path(path) or (path, "")
     return os.path.join(folder, split) if split else folder
 
@@ -88,7 +88,7 @@ def _choose_split(name: str, splits: Any) -> str:
 
 
 def parts(path: str) -> list[str]:
-    """The files of a data set's rows, and of a saved one the file that names them."""
+    """List the files of a data set's rows, and of a saved one the file that names them."""
     if saved_path(path) is None:
         return [file["filename"] for file in load(path).cache_files]
     folder = folder_of(path)
@@ -102,7 +102,7 @@ def _arrow_files(folder: str) -> list[str]:
 
 @lru_cache(maxsize=16)
 def load(path: str, stamp: str = "") -> Any:
-    """The `datasets.Dataset` of a path that `find` gave; kept for each stamp, since slices share it."""
+    """Load the `datasets.Dataset` of a path that `find` gave; kept for each stamp, since slices share it."""
     saved = saved_path(path)
     if saved is None:
         return _load_from_hub(*path.split(":", 1))
@@ -157,7 +157,7 @@ def _loaded(file: CorpusFile) -> Any:
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Equal ranges of rows of about `slice_bytes`."""
+    """Cut equal ranges of rows of about `slice_bytes`."""
     data = _loaded(file)
     num_rows, num_bytes = data.num_rows, data.data.nbytes
     names = parts(file.path)  # None if the set is in memory.
@@ -170,7 +170,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The rows of the slice, through Arrow; nothing is copied from the cache but the rows at hand."""
+    """Read the rows of the slice, through Arrow; nothing is copied from the cache but the rows at hand."""
     from packer_cli.corpus.readers.columns import raw_batches
 
     data = _loaded(slice_.file)

@@ -34,7 +34,7 @@ BORDERS = 1 << 14
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Slices that begin behind a comma between elements, each at least `slice_bytes` long but the last."""
+    """Cut slices that begin behind a comma between elements, each at least `slice_bytes` long but the last."""
     if file.compression != "none":
         return cut_compressed(file, slice_bytes)
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
@@ -50,7 +50,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The elements of a slice; the line of a record is its number in the array, from 1."""
+    """Read the elements of a slice; the line of a record is its number in the array, from 1."""
     yield from read_stream(slice_, rules, _Elements)
 
 
@@ -67,7 +67,7 @@ class _Borders:
         return int(self._state[0]) < 0
 
     def find(self, chunk: bytes) -> Iterator[NDArray[np.int64]]:
-        """Indices into the chunk, in order, some at a time; each holds until the next."""
+        """Yield indices into the chunk, in order, some at a time; each holds until the next."""
         from packer_cli.corpus.readers.json_borders import find_borders
 
         data = np.frombuffer(chunk, dtype=np.uint8)
@@ -98,7 +98,7 @@ class _Elements(RecordStream):
         self._left: list[int] = []  # Borders in the block, the last one first.
 
     def take(self, stop: int) -> _Taken | None:
-        """The elements of about a block."""
+        """Take the elements of about a block."""
         taken = _Taken([], [])
         while self.position < stop and not self.is_done and not any(taken):
             if not self._left:
@@ -140,7 +140,7 @@ class _Elements(RecordStream):
             self._lose(taken, f"the array is closed by {bracket.decode()}")
 
     def _end(self, taken: _Taken) -> None:
-        """What is behind the last border when the file has ended."""
+        """Take what is behind the last border when the file has ended."""
         self._ended = True
         text = b"".join(self._open).strip() if self._open else b""
         if self._blocks.broken:
@@ -159,13 +159,13 @@ class _Elements(RecordStream):
             self._lose(taken, "the file ends inside this element" if text else "the file ends before the array does")
 
     def _lose(self, taken: _Taken, why: str) -> None:
-        """Nothing is read behind a break."""
+        """Reject the rest: nothing is read behind a break."""
         self._ended = True
         self._left.clear()
         taken.rejects.append(Gap(max(self.number, 1), f"broken JSON: {why}"))
 
     def parse(self, taken: _Taken) -> Iterator[RawBatch]:
-        """The records of elements, and the rejects among them."""
+        """Parse elements; yield their records, and the rejects among them."""
         batch = RawBatch(rejects=taken.rejects)
         parse_objects(taken.texts, batch, self._rules, _refuse)
         batch.rejects.sort(key=lambda reject: reject.line)
@@ -173,7 +173,7 @@ class _Elements(RecordStream):
 
 
 def _refuse(number: int, text: bytes) -> Reject:
-    """Why an element is rejected, with offsets from its first byte."""
+    """Say why an element is rejected, with offsets from its first byte."""
     text = text.strip(JSON_SPACE)
     why = why_not_json(text, "element") if text else "broken JSON: there is nothing between two commas"
     return Reject(number, why)

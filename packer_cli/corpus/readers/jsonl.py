@@ -43,18 +43,18 @@ class _Taken(NamedTuple):
     """Whole lines."""
 
     number: int
-    """Of the first line."""
+    """Number of the first line."""
     lines: list[bytes]
     """Each with its line feed, which the last line of a file may lack."""
 
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
-    """int64[n]: where they are. Price: 0.2 ms a MiB."""
+    """Find the line feeds, int64[n]. Price: 0.2 ms a MiB."""
     return np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Slices that begin behind a newline, each at least `slice_bytes` long but the last."""
+    """Cut slices that begin behind a newline, each at least `slice_bytes` long but the last."""
     is_plain, limit = file.compression == "none", slice_bytes or default_slice_bytes(file.num_bytes)
     if is_plain and 0 < file.num_bytes <= limit:  # Counting its lines would take longer than reading it.
         return [whole_slice(file)]
@@ -67,7 +67,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def _form(file: CorpusFile) -> str:
-    """`ARRAY`, or why nothing of a file is read; "" for JSON lines. Price: reading its beginning."""
+    """Return `ARRAY`, or why nothing of a file is read; "" for JSON lines. Price: reading its beginning."""
     with Blocks(file) as blocks:
         head = blocks.read(BATCH_BYTES)
     encoding = detect_encoding(head[:4])
@@ -83,7 +83,7 @@ def _form(file: CorpusFile) -> str:
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The records of a slice; blank lines are skipped, broken and overlong ones rejected."""
+    """Read the records of a slice; blank lines are skipped, broken and overlong ones rejected."""
     form = "" if slice_.start else _form(slice_.file)
     if form == ARRAY:
         yield from json_array.read(slice_, rules, fields)
@@ -100,7 +100,7 @@ class _Lines(RecordStream):
     """Whole lines, which begin at `position`."""
 
     def take(self, stop: int) -> _Taken | Reject | None:
-        """Whole lines, or a line that is lost."""
+        """Take whole lines, or a line that is lost."""
         if self.position >= stop:
             return None
         if not self._left:
@@ -142,7 +142,7 @@ class _Lines(RecordStream):
         return None
 
     def _end(self) -> Reject | None:
-        """The last line, which has no newline; it goes with the rest where the data breaks off."""
+        """Take the last line, which has no newline; it goes with the rest where the data breaks off."""
         self._ended = True
         if self._blocks.broken:
             return Gap(self.number, f"{self._blocks.broken}; the rest of the file is lost")
@@ -152,7 +152,7 @@ class _Lines(RecordStream):
         return None
 
     def parse(self, taken: _Taken | Reject) -> Iterator[RawBatch]:
-        """The records of whole lines."""
+        """Parse the records of whole lines."""
         if isinstance(taken, Reject):
             yield RawBatch(rejects=[taken])
             return

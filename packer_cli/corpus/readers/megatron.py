@@ -33,12 +33,12 @@ INTEGERS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 
 def index_path(path: str) -> str:
-    """The `.idx` of a `.bin`."""
+    """Return the `.idx` of a `.bin`."""
     return os.path.splitext(path)[0] + ".idx"
 
 
 def mask_path(path: str) -> str | None:
-    """The `.bin` of the loss mask that belongs to a `.bin` of ids, if there is one."""
+    """Return the `.bin` of the loss mask that belongs to a `.bin` of ids, if there is one."""
     folder, name = os.path.split(path)
     mask = os.path.join(folder, MASK)
     return mask if name == IDS and all(map(is_file, (mask, index_path(mask)))) else None
@@ -51,7 +51,7 @@ def is_mask(path: str) -> bool:
 
 
 class _Index(NamedTuple):
-    """What a slice needs of an index."""
+    """Parts of an index that a slice needs."""
 
     dtype: str
     lengths: NDArray[np.int32]
@@ -62,7 +62,7 @@ class _Index(NamedTuple):
 
 
 def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
-    """Sequences `start` to `stop - 1` of an `.idx`; raises InputError when it is damaged."""
+    """Read sequences `start` to `stop - 1` of an `.idx`; raises InputError when it is damaged."""
     with NumberFile(path, "u1") as data:
         if len(data) < HEADER.size:
             raise unreadable(path, f"an index has at least {HEADER.size} bytes, this file has {len(data)}")
@@ -85,13 +85,13 @@ def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
 
 
 def _parts(path: str) -> list[str]:
-    """The ids and the mask, each with its index."""
+    """List the ids and the mask, each with its index."""
     mask = mask_path(path)
     return [path, index_path(path), *([] if mask is None else [mask, index_path(mask)])]
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Ranges of sequences of about `slice_bytes`."""
+    """Cut ranges of sequences of about `slice_bytes`."""
     index = _read_index(index_path(file.path))
     mask = mask_path(file.path)
     if mask is not None:
@@ -103,7 +103,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The sequences of the slice; those that the index puts outside the `.bin` are lost."""
+    """Read the sequences of the slice; those that the index puts outside the `.bin` are lost."""
     path = slice_.file.path
     index = _read_index(index_path(path), slice_.start, slice_.stop)
     mask = mask_path(path)

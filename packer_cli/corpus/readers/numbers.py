@@ -48,7 +48,7 @@ class NumberFile:
         return int(self.num_bytes // self.dtype.itemsize)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Numbers `start` to `stop - 1`. Raises RunError when the file has become shorter, InputError on a fault."""
+        """Read numbers `start` to `stop - 1`. Raises RunError when the file is shorter now, InputError on a fault."""
         out = np.empty(stop - start, dtype=self.dtype)
         view = out.view(np.uint8).data
         done = 0
@@ -65,7 +65,7 @@ class NumberFile:
 def cut_documents(
     file: CorpusFile, ends: NDArray[np.int64], slice_bytes: int | None, paths: Sequence[str]
 ) -> list[CorpusSlice]:
-    """Ranges of documents of about `slice_bytes`.
+    """Cut ranges of documents of about `slice_bytes`.
 
     Args:
         ends: int64[n], rising: the byte where each document ends.
@@ -84,7 +84,7 @@ def cut_documents(
 def read_documents(
     files: dict[str, NumberFile], borders: NDArray[np.int64], lines: NDArray[np.int64], rules: ReadRules
 ) -> Iterator[RawBatch]:
-    """Documents that follow each other, about `BATCH_TOKENS` at a time.
+    """Read documents that follow each other, about `BATCH_TOKENS` at a time.
 
     Args:
         files: by column, `input_ids` and perhaps `loss_mask`.

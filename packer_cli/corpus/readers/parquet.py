@@ -36,7 +36,7 @@ def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Row groups up to `slice_bytes` of uncompressed data by the footer, one at least."""
+    """Cut row groups up to `slice_bytes` of uncompressed data by the footer, one at least."""
     with _open(file.path) as table:
         groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
@@ -46,7 +46,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
 
 
 def cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> list[CorpusSlice]:
-    """Slices of consecutive units (rows, bytes), each up to `limit` bytes but never less than one unit."""
+    """Cut slices of consecutive units (rows, bytes), each up to `limit` bytes but never less than one unit."""
     slices: list[CorpusSlice] = []
     start, first_row, row, held = 0, 1, 1, 0
     for index, (num_rows, num_bytes) in enumerate(sizes):
@@ -61,7 +61,7 @@ def cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> lis
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The rows of the slice's row groups; one that breaks is lost from there on, the next ones are read."""
+    """Read the rows of the slice's row groups; one that breaks is lost from there on, the next ones are read."""
     from packer_cli.corpus.readers.columns import raw_batches
 
     row = slice_.first_line
@@ -92,7 +92,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
 
 
 def _columns(table: pq.ParquetFile, fields: frozenset[str]) -> list[str]:
-    """The columns to decode; of pictures and the like, whose presence alone matters, the smallest part."""
+    """List the columns to decode; of pictures and the like, whose presence alone matters, the smallest part."""
     if not table.metadata.num_row_groups:
         return []
     group = table.metadata.row_group(0)
@@ -117,7 +117,7 @@ def _explodes(group: Any) -> bool:
 
 
 def _texts(table: pq.ParquetFile) -> list[str]:
-    """Paths of all columns of text, to be read as dictionaries: each text once, however many rows hold it."""
+    """List paths of all columns of text, to be read as dictionaries: each text once, however many rows hold it."""
     schema = table.schema
     columns = [schema.column(i) for i in range(len(schema))]
     return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]

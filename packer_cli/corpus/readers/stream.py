@@ -31,7 +31,7 @@ JSON_SPACE = b" \t\r\n"
 
 
 def why_not_json(text: bytes, what: str) -> str:
-    """The reason to reject `text`, which orjson refuses; `what` is "line" or "element"."""
+    """Return the reason to reject `text`, which orjson refuses; `what` is "line" or "element"."""
     error = json_error(text)
     assert error is not None
     try:
@@ -49,7 +49,7 @@ def why_not_json(text: bytes, what: str) -> str:
 
 
 def json_error(text: bytes) -> orjson.JSONDecodeError | None:
-    """What orjson says of a text that is not JSON."""
+    """Return what orjson says of a text that is not JSON."""
     import orjson
 
     try:
@@ -99,7 +99,7 @@ FindEnds = Callable[[bytes], Iterable[NDArray[np.int64]]]
 """A chunk -> where in it records end, rising: behind each begins another."""
 
 END = 2**63 - 1
-"""Where the last slice of a compressed file stops: nobody knows its length before having read it."""
+"""End of the last slice of a compressed file: nobody knows its length before having read it."""
 HEAD_BYTES = 8 << 20
 """Decompressed bytes from which the length of a compressed file is estimated."""
 
@@ -112,9 +112,9 @@ class RecordStream(ABC):
         self._rules = rules
         is_plain = slice_.file.compression == "none"
         self.position = slice_.start if is_plain else 0
-        """Of the next record, in decompressed bytes."""
+        """Place of the next record, in decompressed bytes."""
         self.number = slice_.first_line if is_plain else 1
-        """Of the next record: its line, or its place in the array."""
+        """Number of the next record: its line, or its place in the array."""
         self.taken = 0
         """All records that begin before this have been taken."""
         self._ended = False
@@ -131,11 +131,11 @@ class RecordStream(ABC):
 
     @abstractmethod
     def take(self, stop: int) -> Any:
-        """Some more text of records that begin before `stop`, not yet parsed; None when there are no more."""
+        """Take some more text of records that begin before `stop`, not yet parsed; None when there are no more."""
 
     @abstractmethod
     def parse(self, taken: Any) -> Iterator[RawBatch]:
-        """The records of what `take` gave, some at a time."""
+        """Parse the records of what `take` gave, some at a time."""
 
     def close(self) -> None:
         """Close the file."""
@@ -155,7 +155,7 @@ class RecordStream(ABC):
             self._open.append(data)
 
     def _join(self, data: bytes = b"") -> bytes:
-        """The open record with this at its end; the next one begins behind it."""
+        """Join the open record with this at its end; the next one begins behind it."""
         text = b"".join((*self._open, data)) if self._open else data
         self._open.clear()
         self._open_bytes = 0
@@ -169,7 +169,7 @@ _kept: dict[tuple[Any, ...], RecordStream] = {}
 def read_stream(
     slice_: CorpusSlice, rules: ReadRules, make: Callable[[Blocks, CorpusSlice, ReadRules], RecordStream]
 ) -> Iterator[RawBatch]:
-    """The records of a slice."""
+    """Read the records of a slice."""
     file = slice_.file
     is_plain = file.compression == "none"
     key = () if is_plain else (file.path, file.fingerprint, file.format, file.compression, rules, make)
@@ -202,7 +202,9 @@ def read_stream(
 
 
 def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
-    """Slices of a plain file that begin behind the end of a record, each with its checksum. Reads the file once.
+    """Cut a plain file into slices that begin behind the end of a record, each with its checksum.
+
+    The file is read once.
 
     Args:
         slice_bytes: least bytes of each but the last.
@@ -240,13 +242,13 @@ def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: in
 
 
 def whole_slice(file: CorpusFile) -> CorpusSlice:
-    """All of a plain file, fingerprinted."""
+    """Return all of a plain file, fingerprinted."""
     done = file._replace(fingerprint=fingerprint(file.path))
     return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint)
 
 
 def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Equal slices of the decompressed length that the beginning of the file lets expect.
+    """Cut equal slices of the decompressed length that the beginning of the file lets expect.
 
     The last one takes what is there beyond it; where the rest compresses worse than the beginning, slices at the end
     hold nothing.

@@ -14,12 +14,12 @@ from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """One slice, as the file is one document."""
+    """Return one slice, as the file is one document."""
     return [whole_slice(file)]
 
 
 def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """One record `{"text": ...}` at line 1; a text that is too long or cut short is rejected whole."""
+    """Read one record `{"text": ...}` at line 1; a text that is too long or cut short is rejected whole."""
     parts: list[bytes] = []
     size = 0
     with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes, xxh3=slice_.xxh3) as blocks:

@@ -28,8 +28,10 @@ class Unreadable:
 
 
 def value_bytes(column: pa.Array) -> NDArray[np.int64]:
-    """Bytes (int64[n]) that each value of a validated column takes on its own: text as long as it is, in whichever
-    encoding it is stored."""
+    """Count bytes (int64[n]) that each value of a validated column takes on its own.
+
+    Text is as long as it is, in whichever encoding it is stored.
+    """
     import pyarrow.compute as pc
 
     kind = column.type
@@ -63,7 +65,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def bounds(column: pa.Array) -> NDArray[np.int64]:
-    """int64[n+1]: offsets into `column.flatten()`, whatever the slice or the nulls."""
+    """Return offsets (int64[n+1]) into `column.flatten()`, whatever the slice or the nulls."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
@@ -71,7 +73,7 @@ def bounds(column: pa.Array) -> NDArray[np.int64]:
 
 
 def is_present(column: pa.Array) -> NDArray[np.bool_]:
-    """Which values (bool[n]) of a validated column are neither null nor an empty text or list; nor a list of such."""
+    """Mark values (bool[n]) of a validated column neither null, nor empty text or lists, nor lists of these."""
     import pyarrow.compute as pc
 
     kind = column.type
@@ -91,7 +93,7 @@ def is_present(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def integers(column: pa.Array) -> NDArray[Any] | None:
-    """All values of a column of integer or boolean lists without nulls inside, else None."""
+    """Return all values of a column of integer or boolean lists without nulls inside, else None."""
     if not _is_list(column.type):
         return None
     kind = column.type.value_type
@@ -102,7 +104,7 @@ def integers(column: pa.Array) -> NDArray[Any] | None:
 
 
 def column_values(column: pa.Array) -> list[Any]:
-    """As `to_python`, with views for lists of integers, and `Unreadable` for values that fail."""
+    """Convert as `to_python`, with views for lists of integers, and `Unreadable` for values that fail."""
     try:
         array = integers(column)
         return to_python(column) if array is None else _lists(array, column)
@@ -120,7 +122,7 @@ def _one_value(value: pa.Array) -> Any:
 
 
 def _lists(values: Any, column: pa.Array) -> list[Any]:
-    """The lists of a column, cut from all of their values."""
+    """Cut the lists of a column from all of their values."""
     return _with_nulls([values[start:stop] for start, stop in pairwise(bounds(column).tolist())], column)
 
 
@@ -132,7 +134,7 @@ def _with_nulls(rows: list[Any], column: pa.Array) -> list[Any]:
 
 
 def to_python(column: pa.Array, *, are_messages: bool = True) -> list[Any]:
-    """Like `to_pylist`, but fast for nested columns, without the null keys of structs, and with JSON and maps decoded.
+    """Convert as `to_pylist`, but fast for nested columns, without structs' null keys, with JSON and maps decoded.
 
     Args:
         are_messages: whether structs with a `role`, here or in lists, are messages.

@@ -53,7 +53,7 @@ def parse_for_stanford(record: Record, line: int) -> Document:
 
 
 def _texts(record: Record) -> tuple[str, str, str]:
-    """Instruction, input (empty where there is none) and output; raises BadRecordError with a reason."""
+    """Read instruction, input (empty where there is none) and output; raises BadRecordError with a reason."""
     instruction, output = read_string(record, "instruction"), read_string(record, "output")
     context = read_string(record, "input", is_optional=True)
     if not instruction.strip() and not context.strip():

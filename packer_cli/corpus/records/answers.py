@@ -18,7 +18,7 @@ OPTIONAL = ("tools", "system", *FLAGS)
 
 
 def read_answer(value: Any, where: str) -> Answer:
-    """An answer or a prompt: a text, or messages, of which one may stand alone.
+    """Read an answer or a prompt: a text, or messages, of which one may stand alone.
 
     Raises:
         BadRecordError: it is something else.
@@ -40,7 +40,7 @@ def answers_to(
     answers: Sequence[tuple[str, Answer]],
     weights: Sequence[float],
 ) -> tuple[Document, ...]:
-    """A document for each answer, of which only the answer has a loss.
+    """Make a document for each answer, of which only the answer has a loss.
 
     Args:
         prompt: a text for answers that are texts, or messages.
@@ -87,8 +87,9 @@ def _answered(prompt: Document, where: str, answer: Answer) -> Document:
 
 
 def common_beginning(one: Answer, other: Answer) -> int:
-    """How much two answers have in common that are whole conversations or texts, by TRL's rule (`extract_prompt`): it
-    leaves something of each, and of a text, a space before an answer belongs to the answer.
+    """Count what two answers that are whole conversations or texts have in common, by TRL's rule (`extract_prompt`).
+
+    The rule leaves something of each, and of a text, a space before an answer belongs to the answer.
 
     >>> common_beginning("Two and two is four.", "Two and two is 5.")
     14
@@ -101,7 +102,7 @@ def common_beginning(one: Answer, other: Answer) -> int:
 
 
 def read_number(value: Any, where: str) -> float:
-    """A finite number.
+    """Read a finite number.
 
     Raises:
         BadRecordError: it is something else.

@@ -1,4 +1,4 @@
-"""What every record shape is made of."""
+"""Parts of every record shape."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Shape(NamedTuple):
         return any(present.issuperset(wanted) for wanted in self.alternatives)
 
     def fields(self) -> set[str]:
-        """Every key that `parse` may look at."""
+        """Return every key that `parse` may look at."""
         return {key for wanted in self.alternatives for key in wanted} | set(self.optional)
 
     def expected(self) -> str:
-        """The keys in words: `"prompt" and "completion" or "prompt" and "response"`."""
+        """Write the keys in words: `"prompt" and "completion" or "prompt" and "response"`."""
         return " or ".join(" and ".join(f'"{key}"' for key in wanted) for wanted in self.alternatives)
 
 
 def take_shape(name: str, thing: Any) -> Shape:
-    """The shape that another package brings; a record that its `parse` fails on is rejected. Raises TypeError."""
+    """Take the shape that another package brings; a record that its `parse` fails on is rejected. Raises TypeError."""
     if not isinstance(thing, Shape):
         raise TypeError(f"it must be a Shape, not {type(thing).__name__}")
     return thing._replace(parse=partial(_parse_other, name, thing.parse))
@@ -58,7 +58,7 @@ def _parse_other(name: str, parse: Callable[[Record, int], Any], record: Record,
 
 
 def read_string(record: Record, key: str, *, is_optional: bool = False) -> str:
-    """A string of a record; empty where it may be missing and is missing, or null.
+    """Read a string of a record; empty where it may be missing and is missing, or null.
 
     Raises:
         BadRecordError: it is something else.
@@ -72,7 +72,7 @@ def read_string(record: Record, key: str, *, is_optional: bool = False) -> str:
 
 
 def type_name(value: object) -> str:
-    """The JSON name of a value's type, with its article: `a number`."""
+    """Return the JSON name of a value's type, with its article: `a number`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -89,7 +89,7 @@ def type_name(value: object) -> str:
 
 
 def show_keys(record: Record) -> str:
-    """The record's keys for a message, at most ten of them."""
+    """Show the record's keys for a message, at most ten of them."""
     keys = [f'"{key}"' for key in list(record)[:10]]
     if len(record) > 10:
         keys.append(f"and {len(record) - 10} more")

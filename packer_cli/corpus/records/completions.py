@@ -40,7 +40,7 @@ def parse(record: Record, line: int) -> Document:
 
 
 def _of_each(record: Record, key: str, completions: list[Any]) -> list[Any]:
-    """The values of an array that has one for each completion; none where there is no array."""
+    """Read the values of an array that has one for each completion; none where there is no array."""
     values = record.get(key)
     if values is None:
         return []

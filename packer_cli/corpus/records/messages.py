@@ -89,7 +89,7 @@ def _from_text(value: Any) -> Any:
 
 
 def _read_turn(turn: Any, where: str) -> Message:
-    """The slow path of `read_turns`: everything but a usual role and string content."""
+    """Read everything but a usual role and string content: the slow path of `read_turns`."""
     if not isinstance(turn, dict):
         raise BadRecordError(f"{where} must be an object with a role and content, this is {type_name(turn)}")
     if "role" not in turn:
@@ -148,7 +148,7 @@ def _from_sharegpt(turn: Any, where: str) -> Message:
 
 
 def _read_calls(calls: Any, where: str, name: str) -> list[Message]:
-    """The calls of a message of a name in `_CALLS`: an object or an array of them, or JSON of such."""
+    """Read the calls of a message of a name in `_CALLS`: an object or an array of them, or JSON of such."""
     calls = _from_text(calls)
     if isinstance(calls, dict):
         calls = [calls]
@@ -168,7 +168,7 @@ def _read_calls(calls: Any, where: str, name: str) -> list[Message]:
 
 
 def read_tools(value: Any) -> list[Any] | None:
-    """`tools` of a record: an array, or the text of one, or of texts; None when there are none."""
+    """Read `tools` of a record: an array, or the text of one, or of texts; None when there are none."""
     if value is None or value == "":
         return None
     value = _from_text(value)
@@ -186,7 +186,7 @@ def read_tools(value: Any) -> list[Any] | None:
 def take_weights(
     turns: list[Message], key: str, unstated: float = 1.0
 ) -> tuple[list[Message], tuple[float, ...] | None]:
-    """The messages without weights, which are not for the template, and their weights; None if none has one.
+    """Divide messages from their weights, which are not for the template; weights are None if no message has one.
 
     Calls that are messages of their own become part of the answer before them.
 
@@ -216,7 +216,7 @@ def take_weights(
 
 
 def _join_calls(turns: list[Message], key: str) -> list[Message]:
-    """The messages, with calls that follow an answer or a call as part of it."""
+    """Join calls that follow an answer or a call to that message."""
     joined: list[Message] = []
     was_call = False
     for index, turn in enumerate(turns):
@@ -243,7 +243,7 @@ def take_prompt(turns: list[Message]) -> tuple[list[Message], tuple[float, ...] 
 
 
 def begin_with(system: str, turns: list[Message]) -> list[Message]:
-    """The messages after that of the system, unless it is empty or is the first of them.
+    """Put the system's message before the others, unless it is empty or is the first of them.
 
     Raises:
         BadRecordError: the first is another one of the system.
@@ -256,7 +256,7 @@ def begin_with(system: str, turns: list[Message]) -> list[Message]:
 
 
 def _weight_of(turn: Message, where: str) -> float | None:
-    """The weight that a message states."""
+    """Return the weight that a message states."""
     if turn["role"] == "assistant":
         return stated_weight(turn, where)
     stated = stated_weight(turn, where, YES_OR_NO)
@@ -268,7 +268,7 @@ def _weight_of(turn: Message, where: str) -> float | None:
 
 
 def _give_lists(turns: list[Message], key: str, record: Record) -> tuple[list[Message], Record]:
-    """The messages, each with its value of the arrays beside them, and the record without these.
+    """Give each message its value of the arrays beside the messages; return the record without these arrays.
 
     Raises BadRecordError where one fits neither all messages nor those of the assistant, or contradicts a message.
     """

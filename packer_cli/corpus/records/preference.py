@@ -49,7 +49,7 @@ def parse(record: Record, line: int, alpaca_form: AlpacaForm = "stanford") -> Do
 
 
 def read_values(record: Record) -> dict[str, float]:
-    """What an item brings, by the names in `ITEM_VALUES`.
+    """Read the values that an item brings, by the names in `ITEM_VALUES`.
 
     Raises:
         BadRecordError: a value is not a number, or a log-probability lacks the other.
@@ -62,7 +62,7 @@ def read_values(record: Record) -> dict[str, float]:
 
 
 def _of_alpaca(record: Record, line: int, name: str, form: AlpacaForm) -> Document:
-    """One answer of a pair whose prompt is that of an Alpaca record."""
+    """Make one answer of a pair whose prompt is that of an Alpaca record."""
     if not read_string(record, name):
         raise BadRecordError(f'"{name}" is empty: there is nothing to train on')
     document = alpaca.SHAPES[form].parse({**record, "output": record[name]}, line)
@@ -74,7 +74,7 @@ def _of_alpaca(record: Record, line: int, name: str, form: AlpacaForm) -> Docume
 
 
 def _of_answers(record: Record) -> tuple[Answer, Answer, Answer]:
-    """Prompt, chosen and rejected of a record that has the latter two."""
+    """Return prompt, chosen and rejected of a record that has the latter two."""
     chosen, rejected = (read_answer(record[name], name) for name in _ANSWERS)
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise BadRecordError(
@@ -91,7 +91,7 @@ def _of_answers(record: Record) -> tuple[Answer, Answer, Answer]:
 
 
 def _after(turns: list[Message], chosen: Answer, rejected: Answer, record: Record) -> tuple[Answer, Answer, Answer]:
-    """The parts where answers may be the continuation of a prompt, or repeat it and are whole conversations."""
+    """Divide answers that may continue a prompt, or repeat it and are whole conversations."""
     if not isinstance(chosen, str) and not isinstance(rejected, str):
         asked = _first(turns)
         if asked is not None and asked == _first(chosen) == _first(rejected):
@@ -100,17 +100,17 @@ def _after(turns: list[Message], chosen: Answer, rejected: Answer, record: Recor
 
 
 def _first(turns: list[Message]) -> Message | None:
-    """The first message after a system message."""
+    """Return the first message after a system message."""
     return next((turn for turn in _said(turns) if turn["role"] != "system"), None)
 
 
 def _said(turns: list[Message]) -> list[Message]:
-    """The messages without flags and nulls, which may differ where two answers begin alike."""
+    """Return the messages without flags and nulls, which may differ where two answers begin alike."""
     return [{k: v for k, v in turn.items() if v is not None and k not in HAS_FLAGS} for turn in turns]
 
 
 def _divided(record: Record, chosen: Answer, rejected: Answer) -> tuple[Answer, Answer, Answer]:
-    """The parts where the answers begin with the prompt."""
+    """Divide answers that begin with the prompt."""
     if isinstance(chosen, str) and record.get(_QUESTION):
         raise BadRecordError(f'it has no "prompt"; if "{_QUESTION}" is the prompt, rename it to "prompt"')
     one, other = (answer if isinstance(answer, str) else _said(answer) for answer in (chosen, rejected))
@@ -130,7 +130,7 @@ def _divided(record: Record, chosen: Answer, rejected: Answer) -> tuple[Answer, 
 
 
 def _of_swift(record: Record) -> tuple[Answer, Answer, Answer]:
-    """The parts where `messages` hold the better answer, which is all that follows the last message of the user."""
+    """Divide `messages` that hold the better answer: all that follows the last message of the user."""
     turns = read_turns(record["messages"], "messages")
     if record.get("rejected_response") is None:
         return _divided(record, turns, read_turns(record["rejected_messages"], "rejected_messages"))

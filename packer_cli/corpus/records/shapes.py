@@ -68,7 +68,7 @@ class Normalizer:
         """Records with something that is not used, by what it is, for people."""
 
     def parse(self, record: Record, line: int) -> Parsed:
-        """The document of one record, or why it has none; a tokenized record is only recognized."""
+        """Parse the document of one record, or say why it has none; a tokenized record is only recognized."""
         keys = tuple(record)
         parse = self._by_keys.get(keys)
         if parse is None:
@@ -97,7 +97,7 @@ class Normalizer:
         return self._unknown
 
     def _watched(self, name: str, shape: Shape, keys: tuple[str, ...]) -> Parse:
-        """The shape's parser, which looks at other keys that matter where there are any."""
+        """Return the shape's parser, which looks at other keys that matter where there are any."""
         watched = unused.watched(name, keys, shape.fields())
         if not watched:
             return shape.parse
@@ -125,7 +125,7 @@ class Normalizer:
         return Reject(line, f"no known record shape: has keys {keys}; {expected}")
 
     def _meant(self, record: Record) -> str:
-        """The question whether keys of a record that are nearly those of a shape are meant to be."""
+        """Ask whether keys of a record that are nearly those of a shape are meant to be."""
         from difflib import get_close_matches
 
         known = [key for shape in self._shapes.values() for keys in shape.alternatives for key in keys]

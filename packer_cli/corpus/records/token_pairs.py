@@ -23,7 +23,7 @@ from packer_cli.corpus.types import Reject, TokenBatch
 
 
 def read_pairs(pairs: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject], dict[int, dict[str, float]]]:
-    """Two samples of each pair, chosen first; why others give none; and what each pair brings, by its line."""
+    """Read two samples of each pair, chosen first; why others give none; and what each pair brings, by its line."""
     records: list[TokenRecord] = []
     rejects: list[Reject] = []
     values: dict[int, dict[str, float]] = {}
@@ -48,7 +48,7 @@ def read_pairs(pairs: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Re
 
 
 def _ids(record: dict[str, Any], name: str) -> NDArray[np.int64]:
-    """The ids of a part; raises BadRecordError. A prompt may be missing, or empty."""
+    """Read the ids of a part; raises BadRecordError. A prompt may be missing, or empty."""
     is_prompt = name == TOKENIZED[0]
     if is_prompt and record.get(name) is None:
         return np.zeros(0, dtype=np.int64)

@@ -41,7 +41,7 @@ MAX_ID = 2**31 - 1
 
 
 def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject]]:
-    """The samples and rejects of records whose columns are lists of Python integers, or arrays."""
+    """Read the samples and rejects of records whose columns are lists of Python integers, or arrays."""
     rejects: list[Reject] = []
     weights: dict[int, float] = {}
     by_columns: dict[tuple[str, ...], tuple[list[int], list[list[NDArray[Any]]]]] = {}
@@ -67,7 +67,7 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
 
 
 def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
-    """The samples with the weights of their lines in the loss, which are 1 unless given."""
+    """Give samples the weights of their lines in the loss, which are 1 unless given."""
     weight = np.array([weights.get(line, 1.0) for line in batch.lines.tolist()], dtype=np.float32)
     if (weight == 1).all():
         return batch
@@ -78,7 +78,7 @@ def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
 
 
 def integers(value: Any, name: str) -> NDArray[Any]:
-    """`value` as an array of integers or booleans; raises BadRecordError with a reason if it is not one."""
+    """Return `value` as an array of integers or booleans; raises BadRecordError with a reason if it is not one."""
     if isinstance(value, list):
         try:
             found = np.asarray(array("q", value))
@@ -108,7 +108,7 @@ _LOSS = "loss"
 
 
 def read_rows(rows: TokenRows) -> tuple[TokenBatch, list[Reject]]:
-    """The samples of tokenized records, and why others give none; ids are checked for sign and 31 bits. O(tokens)."""
+    """Read samples of tokenized records, and why others give none; ids are checked for sign and 31 bits. O(tokens)."""
     left = Left(rows)
     _check_lengths(left)
     mask = _check_tokens(left)
@@ -168,7 +168,7 @@ def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
 
 
 def _split(left: Left, mask: NDArray[np.bool_] | None) -> TokenBatch:
-    """The samples of the rows that are left."""
+    """Split the rows that are left into their samples."""
     offsets, ids = left.columns[IDS]
     sample = find_samples(left)
     if sample is None:
@@ -186,7 +186,7 @@ def _split(left: Left, mask: NDArray[np.bool_] | None) -> TokenBatch:
 
 
 def find_samples(left: Left) -> NDArray[np.int64] | None:
-    """int64[t]: numbers that change where a sample ends in its row, -1 for padding; None: each row is a sample.
+    """Give tokens numbers (int64[t]) that change where a sample ends in its row; -1: padding. None: each row is one.
 
     Refuses rows whose columns contradict themselves or each other.
     """
@@ -224,7 +224,7 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
 
 
 def changes(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool[t]: whether each differs from the one before."""
+    """Mark each number (bool[t]) that differs from the one before."""
     differs = np.ones(len(numbers), np.bool_)
     differs[1:] = numbers[1:] != numbers[:-1]
     return differs
@@ -233,7 +233,7 @@ def changes(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _check_counts(
     left: Left, padding: NDArray[np.int64], real: NDArray[np.int64], row_of: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The `attention_mask` of the real tokens; refuses rows where it does not count up from 1."""
+    """Return the `attention_mask` of the real tokens; refuse rows where it does not count up from 1."""
     counts = padding[real]
     before = _before(counts, row_of, 0)
     wrong = (counts != before + 1) & ((counts != before) | (before == 0))
@@ -246,7 +246,7 @@ def _check_counts(
 def _check_positions(
     left: Left, positions: NDArray[Any], real: NDArray[np.int64], row_of: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """A number for the sample of each real token; refuses rows whose `position_ids` do not count up."""
+    """Give each real token the number of its sample; refuse rows whose `position_ids` do not count up."""
     values = positions[real].astype(np.int64)
     for row, at, i in left.firsts(real[(values != 0) & (values != _before(values, row_of, -1) + 1)]):
         left.refuse(row, f"{POSITIONS}[{i}] is {positions[at]}; positions count up by 1, from 0 in each sample")
@@ -254,7 +254,7 @@ def _check_positions(
 
 
 def _before(values: NDArray[np.int64], row: NDArray[np.int64], at_start: int) -> NDArray[np.int64]:
-    """int64[t]: the value before each in its row."""
+    """Return the value before each in its row, int64[t]."""
     before = np.concatenate([[at_start], values[:-1]])
     return np.where(changes(row), at_start, before)
 
@@ -264,7 +264,7 @@ class Left:
 
     def __init__(self, rows: TokenRows) -> None:
         self.columns = rows.columns
-        """Those of the rows that are left."""
+        """Columns of the rows that are left."""
         self.row = np.arange(len(rows.lines))
         """int64[k]: which of the given rows are left."""
         self._lines = rows.lines
@@ -285,7 +285,7 @@ class Left:
         self._reasons.setdefault(int(self.row[row]), reason)
 
     def firsts(self, tokens: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-        """Each row that holds some of these tokens (rising), the first of them, and its place in the row."""
+        """Yield each row that holds some of these tokens (rising), the first of them, and its place in the row."""
         offsets = self.columns[IDS].offsets
         rows, first = np.unique(np.searchsorted(offsets, tokens, side="right") - 1, return_index=True)
         for row, at in zip(rows.tolist(), tokens[first].tolist(), strict=True):
@@ -301,5 +301,5 @@ class Left:
         self.columns = {name: lists.take(left) for name, lists in self.columns.items()}
 
     def rejects(self) -> list[Reject]:
-        """The rows that were refused, in order."""
+        """List the rows that were refused, in order."""
         return [Reject(int(self._lines[row]), self._reasons[row]) for row in sorted(self._reasons)]

@@ -27,7 +27,7 @@ class TokenRecord(NamedTuple):
 
 
 def parse(record: Record, line: int) -> TokenRecord:
-    """The record itself, unless it has no ids."""
+    """Return the record itself, unless it has no ids."""
     if record[IDS] is None:
         raise BadRecordError(f'"{IDS}" must be an array of integers, this is null')
     return TokenRecord(line, record)

@@ -20,8 +20,8 @@ MEDIA = (
     *("image", "images", "video", "videos", "audio", "audios"),
     *("pixel_values", "pixel_values_videos", "input_features"),
 )
-"""What a text refers to by placeholders: TRL, LLaMA-Factory, ms-swift, LLaVA; and what transformers' processors make
-of it."""
+"""Media that a text refers to by placeholders: TRL, LLaMA-Factory, ms-swift, LLaVA; and what transformers' processors
+make of them."""
 _BAD_ANSWERS = ("label", "kto_tag")
 """False where the answer is not to be learned: TRL and LLaMA-Factory."""
 PAIRS = (
@@ -59,13 +59,13 @@ NO_ITEMS = "which --items none does not take"
 HALF_PAIR = 'which needs both "chosen" and "rejected"'
 
 _OF_PLAIN = {"text": (*MEDIA, *_BAD_ANSWERS, *PAIRS, *LISTS), "tokens": MEDIA}
-"""What matters in records without turns. A text is whole by itself, and its label is often a class."""
+"""Keys that matter in records without turns. A text is whole by itself, and its label is often a class."""
 _TRAINING_PARTS = ("train_detail", "training_detail")
 _OF_TURNS = frozenset((*MEDIA, *_TRAINING_PARTS, "loss_scale"))
 
 
 def watched(schema: str, keys: Iterable[str], read: set[str]) -> list[str]:
-    """The keys of a record that matter, and that its shape does not read.
+    """List the keys of a record that matter, and that its shape does not read.
 
     Args:
         schema: the record's shape.
@@ -75,7 +75,7 @@ def watched(schema: str, keys: Iterable[str], read: set[str]) -> list[str]:
 
 
 def find_unused(schema: str, record: Record, keys: Iterable[str], *, no_pairs: str | None) -> list[str]:
-    """Those of the watched keys that hold something which is not used.
+    """List the watched keys that hold something which is not used.
 
     Args:
         schema: the record's shape.
@@ -154,6 +154,6 @@ def _is_blank(value: Any) -> bool:
 
 
 def describe(key: str) -> str:
-    """A key that is not used, for people."""
+    """Describe a key that is not used, for people."""
     instead = _INSTEAD.get(key)
     return f'"{key}", which hbpack does not use' + (f" (it reads {instead})" if instead else "")

@@ -23,18 +23,18 @@ HAS_FLAGS = frozenset(FLAGS)
 LISTS = {**dict(zip(FLAGS, FLAGS, strict=True)), "weights": WEIGHT, "loss_weights": WEIGHT, "train_on_turn": "train"}
 """Key beside messages that may hold an array, a value for each -> the key of a message that says the same."""
 LEAST, MOST = 1e-9, 1e9
-"""Of weights but 0. The product of two is far from the ends of float32."""
+"""Bounds of weights but 0. The product of two is far from the ends of float32."""
 _WORDS = {"true": True, "false": False}
 
 
 def read_weight(record: Record, where: str = "", names: Sequence[str] = FLAGS) -> float:
-    """The weight of a record or a message; see `stated_weight`."""
+    """Read the weight of a record or a message; see `stated_weight`."""
     stated = None if HAS_FLAGS.isdisjoint(record) else stated_weight(record, where, names)
     return 1.0 if stated is None else stated
 
 
 def stated_weight(record: Record, where: str = "", names: Sequence[str] = FLAGS) -> float | None:
-    """The weight that a record or a message states; 0 or 1 by a flag alone, None if it has none.
+    """Return the weight that a record or a message states; 0 or 1 by a flag alone, None if it has none.
 
     Args:
         where: the place in the record, for errors.
@@ -60,7 +60,7 @@ def stated_weight(record: Record, where: str = "", names: Sequence[str] = FLAGS)
 
 
 def _read(value: Any, name: str, prefix: str) -> float:
-    """The weight by one key."""
+    """Read the weight by one key."""
     is_weight = name in WEIGHTS
     if isinstance(value, str):
         value = _WORDS.get(value.lower(), value)
@@ -78,6 +78,6 @@ def _read(value: Any, name: str, prefix: str) -> float:
 
 
 def _shown(value: Any) -> str:
-    """A value for errors, as JSON writes it."""
+    """Show a value for errors, as JSON writes it."""
     shown = str(value).lower() if isinstance(value, bool) else str(value)
     return shown if len(shown) <= 30 else shown[:27] + "..."
