@@ -30,7 +30,7 @@ _FORMS = (
 
 
 def load_hf(path: str) -> Any:
-    """transformers' tokenizer for a folder, a file or a Hub name.
+    """Load transformers' tokenizer for a folder, a file or a Hub name.
 
     Raises:
         TokenizerError: there is none, or it cannot be loaded.
@@ -51,7 +51,7 @@ def load_hf(path: str) -> Any:
 
 
 def stop_ids(path: str) -> list[int]:
-    """The ids at which the model of a tokenizer stops, as its configs list them; none where they do not."""
+    """Return the ids at which the model of a tokenizer stops, as its configs list them; none where they do not."""
     where = locate(path)
     folder = cached_snapshot(path) if where is None else where if where.is_dir() else where.parent
     ids: list[int] = []
@@ -167,7 +167,7 @@ def _is_generic(folder: Path) -> bool:
 
 
 def _read_config(folder: Path, shown: str) -> dict[str, Any]:
-    """tokenizer_config.json; empty if there is none."""
+    """Read tokenizer_config.json; empty if there is none."""
     file = folder / "tokenizer_config.json"
     return _read_json(file, shown) if file.is_file() else {}
 
@@ -257,7 +257,7 @@ _TRUE = {"1", "on", "yes", "true"}
 
 
 def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
-    """The tokenizer of a Hub repository.
+    """Load the tokenizer of a Hub repository.
 
     Without a network, the Hub's client would retry for minutes, so this first tests the connection.
 
@@ -288,7 +288,7 @@ def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
 
 
 def cached_snapshot(name: str) -> Path | None:
-    """A repository's folder in the Hub's cache; None if that holds no tokenizer files."""
+    """Find a repository's folder in the Hub's cache; None if the cache holds no tokenizer files."""
     from huggingface_hub import try_to_load_from_cache
 
     for file in NAMES:
@@ -302,7 +302,7 @@ def cached_snapshot(name: str) -> Path | None:
 
 
 def tokenizer_fingerprint(name: str) -> str:
-    """Fingerprint of the contents of a tokenizer's files, found without loading the tokenizer.
+    """Fingerprint the contents of a tokenizer's files, without loading the tokenizer.
 
     Files missing from the Hub's cache are downloaded, so that this run and the next see the same files.
 

@@ -69,7 +69,7 @@ class LoadedTokenizer:
         return max(len(self.hf), max(ids, default=-1) + 1, max(self.added_tokens.values(), default=-1) + 1)
 
     def describe(self) -> TokenizerInfo:
-        """What identifies the tokenizer, without its path and backend."""
+        """Describe what identifies the tokenizer, without its path and backend."""
         template = self.chat_template
         return TokenizerInfo(
             fingerprint=self._fingerprint,
@@ -186,7 +186,7 @@ def _plain_backend_json(backend: Any) -> str:
 
 
 def _added_around(backend: Any, path: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids that the post-processor puts before and after every text."""
+    """Return the ids that the post-processor puts before and after every text."""
     processor = backend.post_processor
     if processor is None or processor.num_special_tokens_to_add(False) == 0:
         return (), ()
@@ -215,7 +215,7 @@ def is_named(given: str) -> bool:
 
 
 def read_template(given: str) -> str:
-    """The template's text, which is given directly, as a file, or by a name of `NAMED`; a file comes before a name.
+    """Read the template's text, given directly, as a file, or by a name of `NAMED`; a file comes before a name.
 
     Raises:
         TokenizerError: it is empty, not UTF-8, or the file cannot be read.
@@ -260,6 +260,6 @@ NAMED: dict[str, tuple[str, ...]] = {
 
 
 def read_named(name: str) -> str:
-    """The Jinja text of a name in `NAMED`."""
+    """Read the Jinja text of a name in `NAMED`."""
     path = Path(__file__).parents[1] / "templates" / "jinja" / f"{name}.jinja"
     return path.read_text(encoding="utf-8").removesuffix("\n")

@@ -30,7 +30,7 @@ _PATTERNS = ("*.model", "tokenizer.model.*", "tokenizer.*.json", "config.*.json"
 
 
 def locate(name: str) -> Path | None:
-    """The folder or file at a tokenizer's path; None if it does not exist."""
+    """Find the folder or file at a tokenizer's path; None if it does not exist."""
     path = os.path.expanduser(name)
     return Path(path) if os.path.isdir(path) or os.path.isfile(path) else None
 
@@ -54,7 +54,7 @@ def template_file(name: str) -> str | None:
 
 
 def files_of(where: Path) -> list[Path]:
-    """All files that loading a folder or a file may read, without weights and data, which may be beside them."""
+    """List all files that loading a folder or a file may read, without weights and data, which may be beside them."""
     folder = where if where.is_dir() else where.parent
     named = [folder / name for name in NAMES]
     found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
