@@ -24,14 +24,14 @@ class TemplateRejectError(ValueError):
 
 
 def cannot_render(error: Exception) -> TemplateRejectError:
-    """The rejection for an error that a template raised."""
+    """Make the rejection for an error that a template raised."""
     if isinstance(error, TemplateRejectError):
         return error
     return TemplateRejectError(f"the chat template cannot render this conversation: {one_line(error)}")
 
 
 def one_line(error: Exception) -> str:
-    """The error's message on one line of at most 300 chars, or its type's name if it has none."""
+    """Write the error's message on one line of at most 300 chars, or its type's name if it has none."""
     text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
@@ -136,7 +136,7 @@ def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
 
 
 def _normal_message(message: Any) -> dict[str, Any]:
-    """The message as transformers sees it: without None values, in plain JSON types, the reasoning under all names."""
+    """Return the message as transformers sees it: no None values, plain JSON types, the reasoning under all names."""
     if type(message) is not dict:
         raise TemplateRejectError(f"a message is not an object but {type(message).__name__}")
     for value in message.values():

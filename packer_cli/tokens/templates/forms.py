@@ -18,7 +18,7 @@ Messages = list[dict[str, Any]]
 
 
 def convert(messages: Messages, forms: tuple[str, ...]) -> Messages:
-    """The messages in these forms of `FORMS`, in their order; what is not concerned is handed on.
+    """Convert the messages to these forms of `FORMS`, in their order; what is not concerned is handed on.
 
     Raises:
         TemplateRejectError: a message has two readings in such a form.
@@ -29,7 +29,7 @@ def convert(messages: Messages, forms: tuple[str, ...]) -> Messages:
 
 
 def _with_arguments(message: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The message with other arguments in its calls."""
+    """Change the arguments in the message's calls."""
 
     def changed(call: Any) -> Any:
         if not isinstance(call, dict):

@@ -58,14 +58,16 @@ class MinijinjaTemplate:
             raise NotTranslatableError(str(error)) from None
 
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
-        """The text and the char ranges of the assistant's rounds, in order; marks of `anywhere` may change the text.
+        """Return the text and the char ranges of the assistant's rounds, in order.
+
+        Marks of `anywhere` may change the text. None as for `render`.
 
         None as for `render`.
         """
         return split(text) if (text := self.render(chat)) is not None else None
 
     def render(self, chat: Chat, **changes: Any) -> str | None:
-        """The text, with marks.
+        """Render the text, with marks.
 
         None if the render fails or takes too many steps: jinja2 can do it, or tells why not.
 
@@ -83,7 +85,7 @@ class MinijinjaTemplate:
 
 
 def _tree(template: CompiledTemplate, place: Place | None) -> Any:
-    """The template's syntax tree, with marks unless `place` is None, and without `{% generation %}` tags."""
+    """Return the template's syntax tree, with marks unless `place` is None, and without `{% generation %}` tags."""
     tree: Any = template.environment.parse(template.source)
     if place is not None:
         tree = marked_tree(template, place)
@@ -103,7 +105,7 @@ def _check_literals(template: CompiledTemplate) -> None:
 
 
 def _tojson(value: Any, is_defined: bool, *arguments: Any, **keywords: Any) -> str:
-    """transformers' filter."""
+    """Write JSON as transformers' filter does."""
     if not is_defined:
         raise TypeError("undefined")
     return str(sandbox().filters["tojson"](value, *arguments, **keywords))
@@ -121,28 +123,28 @@ def _method(value: Any, name: str, *arguments: Any) -> Any:
 
 
 def _item(value: Any, key: str) -> Any:
-    """The value of a key that is also the name of a method."""
+    """Return the value of a key that is also the name of a method."""
     if type(value) is not dict:
         raise TypeError("not a dict")
     return value[key]
 
 
 def _slice(value: Any, start: Any, stop: Any, step: Any, kinds: tuple[type, ...] = (str, list)) -> Any:
-    """minijinja also slices undefined and none, and panics when it reverses an empty list."""
+    """Slice a value; minijinja also slices undefined and none, and panics when it reverses an empty list."""
     if type(value) not in kinds:
         raise TypeError("not of a kind that is sliced alike")
     return value[start:stop:step]
 
 
 def _contains(container: Any, item: Any) -> bool:
-    """minijinja's own `in` also finds a number's digits in a string, and methods in a dict."""
+    """Return whether an item is inside; minijinja's own `in` also finds a number's digits in a string, and methods."""
     if item is None:
         raise TypeError("none or undefined")
     return item in container
 
 
 def _filter(value: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
-    """One of jinja2's filters on strings."""
+    """Apply one of jinja2's filters on strings."""
     if type(value) is not str:
         raise TypeError("not a string")
     return STRING_FILTERS[name](value, *arguments, **keywords)

@@ -41,7 +41,7 @@ _LOOK_BACK = 64
 
 
 class LossParts(NamedTuple):
-    """What carries a loss in conversations: parts of all turns of the assistant, or of the last one."""
+    """Parts of conversations that carry a loss: of all turns of the assistant, or of the last one."""
 
     only_last: bool = False
     reasoning: bool = True
@@ -51,7 +51,7 @@ class LossParts(NamedTuple):
 
     @classmethod
     def of(cls, loss_on: str) -> LossParts:
-        """Those of a value of `--loss-on` other than `all`."""
+        """Return the parts of a value of `--loss-on` other than `all`."""
         names = set(loss_on.split("+"))
         only_last = "last-turn" in names
         parts = names - {"last-turn", "completion"}
@@ -72,7 +72,7 @@ class LossParts(NamedTuple):
         return self.answer != self.tool_calls
 
     def kinds_of(self, messages: list[dict[str, Any]], weights: Sequence[float] | None) -> Callable[[int], set[str]]:
-        """Gives for the place of a message of the assistant which kinds of its texts carry a loss."""
+        """Return a function that gives, by an assistant message's place, the kinds of its texts with a loss."""
         kinds = {"content"} if self.answer else set()
         kinds |= {"calls"} if self.tool_calls else set()
 
@@ -91,7 +91,7 @@ class LossParts(NamedTuple):
         *,
         dropped: Callable[[int], frozenset[str]],
     ) -> tuple[list[Span], list[float] | None]:
-        """The char ranges that carry a loss, in order and disjoint, and the weight of each; None: all are 1.
+        """Select char ranges that carry a loss, in order and disjoint, and the weight of each; None: all are 1.
 
         Args:
             rendered: the text of the conversation, with the ranges of the assistant's turns.
@@ -131,7 +131,7 @@ class LossParts(NamedTuple):
         return [part for part, _ in found], weights_or_none([weight for _, weight in found])
 
     def of_completion(self, text: str, start: int) -> list[Span]:
-        """The ranges of a completion, which is the text from `start` on.
+        """Return the ranges of a completion, which is the text from `start` on.
 
         Raises:
             TemplateRejectError: it is not certain where a part begins or ends.
@@ -154,7 +154,7 @@ class LossParts(NamedTuple):
         *,
         writes_reasoning: bool = True,
     ) -> list[Span]:
-        """The ranges of one turn.
+        """Return the ranges of one turn.
 
         Args:
             message: that of the turn; empty if it is not known. Its content is what the text has of it.
@@ -190,12 +190,12 @@ class LossParts(NamedTuple):
 
 
 def weights_or_none(weights: list[float]) -> list[float] | None:
-    """The weights of ranges, None if all are 1."""
+    """Return the weights of ranges, None if all are 1."""
     return weights if any(weight != 1 for weight in weights) else None
 
 
 def _with_messages(spans: list[Span], messages: list[dict[str, Any]]) -> list[tuple[Span, dict[str, Any], int]]:
-    """Each turn with its message and the number of it, from 1; without (0) if they cannot be told apart."""
+    """Pair each turn with its message and the message's number, from 1; with 0 if turns cannot be told apart."""
     said = [(message, number) for number, message in enumerate(messages, 1) if message.get("role") == "assistant"]
     if len(said) == len(spans):
         return [(span, message, number) for span, (message, number) in zip(spans, said, strict=True)]
@@ -209,14 +209,14 @@ def _with_messages(spans: list[Span], messages: list[dict[str, Any]]) -> list[tu
 
 
 def _turn_end(text: str, start: int, stop: int, endings: tuple[str, ...]) -> int:
-    """Where the token that ends the turn begins; where the turn ends if there is none."""
+    """Return the place where the token that ends the turn begins; the turn's end if there is none."""
     end = before_space(text, start, stop)
     longest = max((len(ending) for ending in endings if text.endswith(ending, start, end)), default=0)
     return end - longest if longest else stop
 
 
 def find_calls(text: str, start: int, end: int, content: str, names: list[str], number: int) -> Span:
-    """Where the calls of functions with these names are in a turn; empty, at its end, if there are none.
+    """Find the calls of functions with these names in a turn; empty, at its end, if there are none.
 
     Args:
         content: which they follow; empty if the text has none.
@@ -245,7 +245,7 @@ def find_calls(text: str, start: int, end: int, content: str, names: list[str], 
 
 
 def calls_in(message: dict[str, Any]) -> list[Any]:
-    """The calls of a message."""
+    """List the calls of a message."""
     calls = message.get("tool_calls") or message.get("function_call") or []
     return calls if isinstance(calls, list) else [calls]
 
@@ -257,7 +257,7 @@ def function_of(call: Any) -> dict[str, Any]:
 
 
 def names_called(message: dict[str, Any]) -> list[str]:
-    """The names of the functions that the message calls."""
+    """Name the functions that the message calls."""
     names = (function_of(call).get("name") for call in calls_in(message) if call)
     return [name if isinstance(name, str) else "" for name in names]
 
@@ -265,7 +265,7 @@ def names_called(message: dict[str, Any]) -> list[str]:
 def find_reasoning(
     text: str, start: int, end: int, message: dict[str, Any], number: int, *, is_written: bool
 ) -> tuple[int, str]:
-    """Where the reasoning of a turn ends, with its closing tag, and what it says; `start` if there is none.
+    """Find the end of a turn's reasoning, with its closing tag, and its text; `start` if there is none.
 
     Args:
         message: that of the turn; empty if it is not known.
@@ -315,7 +315,7 @@ def find_reasoning(
 
 
 def field_of(message: dict[str, Any], number: int) -> str:
-    """The reasoning that the message has as a field, without white space around it."""
+    """Return the reasoning that the message has as a field, without white space around it."""
     value = next((message[name] for name in REASONING_FIELDS if message.get(name) is not None), None)
     if value is not None and not isinstance(value, str):
         raise TemplateRejectError(f"the reasoning of message {number} is not a string")
@@ -323,7 +323,7 @@ def field_of(message: dict[str, Any], number: int) -> str:
 
 
 def content_of(message: dict[str, Any]) -> str:
-    """The content without reasoning in it, and without white space around it."""
+    """Return the content without reasoning in it, and without white space around it."""
     content = _joined(message.get("content"))
     for tags in TAGS:
         if not tags.ends_turns:
@@ -332,7 +332,7 @@ def content_of(message: dict[str, Any]) -> str:
 
 
 def _texts(message: dict[str, Any]) -> list[str]:
-    """The content and the other texts of a message."""
+    """Return the content and the other texts of a message."""
     return [_joined(message.get("content")), *(value for value in message.values() if isinstance(value, str))]
 
 
@@ -343,14 +343,14 @@ def _joined(content: Any) -> str:
 
 
 def after_space(text: str, start: int, stop: int) -> int:
-    """The first place from `start` on that is not white space; `stop` if there is none."""
+    """Find the first place from `start` on that is not white space; `stop` if there is none."""
     while start < stop and text[start].isspace():
         start += 1
     return start
 
 
 def before_space(text: str, start: int, stop: int) -> int:
-    """The end of the text before `stop` without white space; `start` if there is none."""
+    """Find the end of the text before `stop` without white space; `start` if there is none."""
     while stop > start and text[stop - 1].isspace():
         stop -= 1
     return stop

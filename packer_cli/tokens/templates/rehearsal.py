@@ -28,7 +28,7 @@ Finder = Callable[[Chat], Rounds | None]
 """Finds the text and the assistant's rounds; None if it cannot. Raises TemplateRejectError if the template raises."""
 
 Way = Place | None
-"""How the assistant's text is found: what is marked, or, for None, from the texts of shorter conversations."""
+"""Way to find the assistant's text: what is marked, or, for None, from the texts of shorter conversations."""
 FastTemplates = Mapping[Way, MinijinjaTemplate]
 _UNRENDERED = 1 << 30
 _MOST_TURNS = 16
@@ -36,7 +36,7 @@ _MOST_TURNS = 16
 
 
 class Reading(NamedTuple):
-    """How conversations of one shape are rendered."""
+    """Reading of conversations of one shape: how they are rendered."""
 
     way: Way = None
     headers: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Reading(NamedTuple):
     is_fast: bool = False
     """Whether minijinja gives the same."""
     forms: tuple[str, ...] = ()
-    """How messages are changed, see `forms.FORMS`."""
+    """Forms to which messages are changed, see `forms.FORMS`."""
     lost: Mapping[Turn, frozenset[str]] = {}
     """Which texts of these turns the template does not always write, see `Rehearsal.words`."""
     dropped: Mapping[Turn, frozenset[str]] = {}
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
 
 
 def _joined(pieces: Sequence[tuple[Turn, ...]], readings: Sequence[Reading]) -> Reading:
-    """How a long conversation is rendered, of which these are all short pieces."""
+    """Join the readings of short pieces to that of a long conversation, of which these are all pieces."""
     known = [i for i, each in enumerate(readings) if each.refusal != _UNKNOWN] or [0]
     pieces, readings = [pieces[i] for i in known], [readings[i] for i in known]
     refusals = [each.refusal for each in readings if each.refusal]
@@ -113,7 +113,7 @@ class Rehearsals:
         self._read = lru_cache(maxsize=10_000)(self._rehearse)
 
     def read(self, shape: Shape) -> Reading:
-        """How conversations of this shape are rendered."""
+        """Read how conversations of this shape are rendered."""
         tools, turns = short_shape(shape)
         try:
             if len(turns) <= _MOST_TURNS:
@@ -152,8 +152,7 @@ class Rehearsals:
     # What is written
 
     def _choose_forms(self, case: _Case) -> tuple[_Case, list[dict[str, str]]]:
-        """The case in the forms in which the template leaves out the least, and the words of each message that it
-        leaves out.
+        """Choose the forms in which the template leaves out the least, and find the words left out of each message.
 
         Arguments that are written in two ways are given as objects: their text would be put into what is there for an
         object.
@@ -172,7 +171,7 @@ class Rehearsals:
         return case, lost
 
     def _missing(self, case: _Case) -> tuple[int, list[dict[str, str]]]:
-        """How many words are left out, or written as part of a Python or JSON value, and those left out."""
+        """Count words that are left out, or written as part of a Python or JSON value; return also those left out."""
         text = self._text(case)
         words = Rehearsal(case.tools, case.turns).words
         if text is None:
@@ -205,7 +204,7 @@ class Rehearsals:
         return read_chat(convert(made_up.messages, case.forms), made_up.tools), made_up
 
     def _render(self, case: _Case, *, prompt: bool = False) -> str | None:
-        """The text of the made-up conversation; None if the template raises."""
+        """Render the made-up conversation; None if the template raises."""
         try:
             chat, _ = self._chat(case)
             return self._template.text(self._template.context(chat), add_generation_prompt=prompt)
@@ -217,7 +216,7 @@ class Rehearsals:
     # Where the assistant's text is
 
     def _judge(self, way: Way, case: _Case, reading: Reading) -> Reading:
-        """The reading with this way, and what stands before, after and in the assistant's turns.
+        """Return the reading with this way, and what stands before, after and in the assistant's turns.
 
         Raises:
             _DoubtError: the way is not right.
@@ -279,7 +278,7 @@ class Rehearsals:
                     raise _DoubtError(f"text of message {number}, of the assistant, would carry no loss")
 
     def _find_edge(self, way: Way, case: _Case, number: int) -> tuple[str, str] | None:
-        """The texts before and after that of the message with this number, in its round; None if it has none.
+        """Find the texts before and after the numbered message's, in its round; None if it has none.
 
         Raises:
             _DoubtError: the way does not find where it begins, or ends.
@@ -338,13 +337,13 @@ def _is_text(role: str, key: str) -> bool:
 
 
 def _until(case: _Case, number: int) -> _Case:
-    """The case up to the message with this number."""
+    """Cut the case off behind the message with this number."""
     return case._replace(turns=case.turns[: number + 1])
 
 
 def _window(turns: tuple[Turn, ...], number: int) -> tuple[tuple[Turn, ...], int]:
-    """A short conversation in which a turn stands as in these, and its number there: with the turns before it from the
-    assistant's last one on, the last question, what comes first of all if it is of the system, and the next turn."""
+    """Cut a short conversation in which a turn stands as in these, and find the turn's number there: with the turns
+    before from the assistant's last one on, the last question, a system's message at the start, and the next turn."""
     start = number
     while start and turns[start - 1].role != "assistant":
         start -= 1

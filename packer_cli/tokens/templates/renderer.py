@@ -81,7 +81,7 @@ class ChatRenderer:
         self._tags: Way = "generation" if "generation" in self._ways else None
         rehearsals = Rehearsals(self._template, self._edges, self._ways, self._fast)
         self.reading: Callable[[Shape], Reading] = lru_cache(maxsize=_MOST_SHAPES)(rehearsals.read)
-        """How conversations of a shape are rendered."""
+        """Reading of conversations by their shape: how they are rendered."""
         self._outline = lru_cache(maxsize=_MOST_SHAPES)(self._find_outline)
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
@@ -94,7 +94,7 @@ class ChatRenderer:
         return self.render_chat(self.read(messages, tools))
 
     def read(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Chat:
-        """A record's conversation, in the form that the template writes.
+        """Read a record's conversation, in the form that the template writes.
 
         Raises:
             TemplateRejectError: it is empty, not a list of dicts, or has two readings in that form.
@@ -104,7 +104,7 @@ class ChatRenderer:
         return Chat(*read_chat(convert(chat.messages, forms), chat.tools)[:-2], *chat[-2:]) if forms else chat
 
     def render_chat(self, chat: Chat, *, is_fast: bool = True) -> Rendered:
-        """Like `render`, for a conversation from `read`; not by minijinja unless `is_fast`."""
+        """Render a conversation from `read`, as `render` does; not by minijinja unless `is_fast`."""
         fast = self._fast if is_fast and chat.is_safe else {}
         outline = self._outline(chat.shape) if 0 < len(chat.contents) < CHECKED_MESSAGES else None
         found = outline and outline.fill(self._text(chat, fast, self._tags), chat.contents)
@@ -142,7 +142,7 @@ class ChatRenderer:
         return Rendered(text, self._edges.trim(text, rounds, reading.headers, reading.tails))
 
     def prompt(self, chat: Chat) -> str:
-        """The text that the model answers: the conversation so far, with a generation prompt.
+        """Render the text that the model answers: the conversation so far, with a generation prompt.
 
         Raises:
             TemplateRejectError: the template raises, or takes too long.
@@ -182,7 +182,7 @@ class ChatRenderer:
     def loss_spans(
         self, chat: Chat, rendered: Rendered, parts: LossParts, weights: Sequence[float] | None = None
     ) -> tuple[list[Span], list[float] | None]:
-        """The char ranges of a rendered conversation that carry a loss, and their weights, see `LossParts.select`."""
+        """Return a rendered conversation's char ranges with a loss, and their weights, see `LossParts.select`."""
 
         def dropped(number: int) -> frozenset[str]:
             return self.reading(chat.shape).dropped.get(as_turn(chat.shape[number]), frozenset())
@@ -233,7 +233,7 @@ class ChatRenderer:
         return wrong
 
     def wrong_text(self, chat: Chat, text: str, *, is_prompt: bool = False) -> str | None:
-        """The difference of a text (of `prompt`) from that which transformers renders; None if they are equal."""
+        """Say how a text (of `prompt`) differs from the one that transformers renders; None if they are equal."""
         try:
             context = self._template.context(chat)
             whole = self._template.text_by_transformers(context, add_generation_prompt=is_prompt)

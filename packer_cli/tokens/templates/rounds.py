@@ -29,7 +29,7 @@ from packer_cli.tokens.templates.parts import TAGS, before_space
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError, is_generation, render
 
 Place = Literal["generation", "stream", "anywhere"]
-"""What to mark: generation tags; loops that write straight to the text; or loops in macros and blocks as well."""
+"""Place to mark: generation tags; loops that write straight to the text; or loops in macros and blocks as well."""
 MARK = "".join(chr(int(digit, 16) + (1 if digit < "8" else 6)) for digit in secrets.token_hex(8))
 """Begins each mark. No template replaces control characters, so all processes read a template alike; none of these is
 white space, and all are ASCII, as most texts: others would double the size of those."""
@@ -59,7 +59,7 @@ class MarkedTemplate:
         self._marked: Any = template.compile(tree) if self.has_marks else None
 
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
-        """The text and the char ranges of the assistant's rounds, in order; None if marks change the text.
+        """Return the text and the char ranges of the assistant's rounds, in order; None if marks change the text.
 
         Raises:
             TemplateRejectError: the template raised.
@@ -70,7 +70,7 @@ class MarkedTemplate:
 
 
 def marked_tree(template: CompiledTemplate, place: Place, mark: str = MARK) -> Any | None:
-    """The template's syntax tree with marks, or, if `mark` is empty, without; None if there is nothing to mark."""
+    """Return the template's syntax tree with marks, or, if `mark` is empty, without; None if none can be marked."""
     tree = template.environment.parse(template.source)
     tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
     marker = _Marker(place, mark)
@@ -138,7 +138,7 @@ class _Marker(NodeTransformer):
 
 
 def split(text: str) -> tuple[str, list[Span]]:
-    """The text without the marks, and the char ranges of the assistant's rounds, in order.
+    """Split the text from the marks; return it, and the char ranges of the assistant's rounds, in order.
 
     A round inside another assistant round (a loop over its parts) is part of the outer one.
     """
@@ -161,7 +161,7 @@ def split(text: str) -> tuple[str, list[Span]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnEdges:
-    """How a template begins and ends the assistant's turns."""
+    """Edges of the assistant's turns: their beginnings and ends in a template."""
 
     prompt: str
     """The generation prompt, after which the model continues."""
@@ -207,7 +207,7 @@ class TurnEdges:
         return spans
 
     def without_gaps(self, text: str, spans: list[Span]) -> list[Span]:
-        """The ranges without white space that a token may share with the text behind it, which is another's."""
+        """Cut off white space of ranges that a token may share with the text behind, which is another's."""
         for number, (start, stop) in enumerate(spans):
             is_shared = stop < len(text) and text[stop - 1].isspace() and not text[stop].isspace()
             if is_shared and not text.startswith(self.endings or ("\0",), stop):
@@ -215,8 +215,10 @@ class TurnEdges:
         return spans
 
     def _shared(self, text: str, prompt: str, start: int) -> int:
-        """Where a text leaves a conversation with a generation prompt, with no tag cut; white space may differ if
-        there is no other after `start`."""
+        """Find the place where a text leaves a conversation with a generation prompt, with no tag cut.
+
+        White space may differ if there is no other text after `start`.
+        """
         length = common_length(text, prompt)
         if not text[start:length].strip():
             at = [place for place, char in enumerate(text) if not char.isspace()]
@@ -229,7 +231,7 @@ class TurnEdges:
         return min((place for place in starts if 0 <= place < length), default=length)
 
     def header(self, text: str, start: int, stop: int, asked: str) -> str | None:
-        """The generation prompt, and what is before it, in a text that leads to the assistant's; None: it has none.
+        """Find the generation prompt, and what is before it, in a text that leads to the assistant's; None if none.
 
         Args:
             asked: the conversation so far, with a generation prompt, which the text does not begin with.
@@ -254,7 +256,7 @@ class TurnEdges:
         return None if lead.strip() else ""
 
     def prompts(self) -> list[str]:
-        """The generation prompt, without tags of reasoning, and without white space at their ends."""
+        """Return the generation prompt, without tags of reasoning, and without white space at their ends."""
         cuts = [at for tags in TAGS if (at := self.prompt.find(tags.opening)) > 0]
         found = [self.prompt, *(self.prompt[:at] for at in cuts)]
         return [*found, *(prompt.rstrip() for prompt in found)]
@@ -273,7 +275,7 @@ class TurnEdges:
 
 
 def common_length(one: str, other: str) -> int:
-    """Length of the common beginning of two texts."""
+    """Return the length of the common beginning of two texts."""
     differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differ, min(len(one), len(other)))
 
@@ -281,7 +283,7 @@ def common_length(one: str, other: str) -> int:
 def turn_edges(
     prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str], ends: tuple[str, ...] = ()
 ) -> TurnEdges:
-    """The edges of a template with this generation prompt, these special tokens and this `special_tokens_map`.
+    """Make the edges of a template with this generation prompt, these special tokens and this `special_tokens_map`.
 
     Args:
         ends: tokens at which a model stops, besides EOS.
@@ -295,7 +297,7 @@ def turn_edges(
 
 
 def prefix_rounds(template: CompiledTemplate, chat: Chat) -> tuple[str, list[Span]]:
-    """The text, and the char ranges of the assistant's messages, in order.
+    """Return the text, and the char ranges of the assistant's messages, in order.
 
     Raises:
         TemplateLimitError: too many messages.
@@ -321,13 +323,13 @@ def prefix_rounds(template: CompiledTemplate, chat: Chat) -> tuple[str, list[Spa
 
 
 def _edges(messages: list[dict[str, Any]]) -> list[int]:
-    """Lengths of the prefixes that end just before or just after an assistant message, except the whole."""
+    """Return the lengths of prefixes that end just before or just after an assistant message, except the whole."""
     spoken = [position for position, message in enumerate(messages) if message.get("role") == "assistant"]
     return sorted({*spoken, *(position + 1 for position in spoken)} - {len(messages)})
 
 
 def _prefix_end(template: CompiledTemplate, text: str, context: dict[str, Any], count: int) -> int:
-    """The char at which the first `count` messages end in the text of the whole conversation."""
+    """Find the char at which the first `count` messages end in the text of the whole conversation."""
     try:
         prefix = template.text(context, messages=context["messages"][:count])
     except TemplateRejectError:

@@ -1,4 +1,4 @@
-"""What means the same in jinja2 and minijinja, and what must run in Python.
+"""Rules of what means the same in jinja2 and minijinja, and what must run in Python.
 
 Finds expressions that may be lists or dicts made by the template itself. The engines print the lists and dicts of a
 conversation alike, but not these.
@@ -125,7 +125,7 @@ class OwnLists:
 
 
 def _named_values(tree: Any) -> Any:
-    """(name, expression) of all assignments and arguments."""
+    """Yield (name, expression) of all assignments and arguments."""
     for node in tree.find_all(nodes.Assign):
         yield _name(node.target), node.node
     for keyword in tree.find_all(nodes.Keyword):

@@ -49,7 +49,7 @@ class Turn(NamedTuple):
     content: tuple[str, ...] | None = None
     """Tags, and True or empty for text or white space between them; None: there is no string."""
     parts: int = 0
-    """How many parts its content has, at most 2."""
+    """Number of its content's parts, at most 2."""
     reasoning: tuple[tuple[str, bool], ...] = ()
     """The fields of reasoning, and whether they hold any."""
     calls: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def _kind_of_arguments(given: Any) -> str:
 
 
 def parse_object(text: str, **hooks: Callable[[Any], Any]) -> dict[str, Any] | None:
-    """The object that a text holds as JSON; None if it holds none. The hooks are those of `json.loads`."""
+    """Parse the object that a text holds as JSON; None if it holds none. The hooks are those of `json.loads`."""
     try:
         value = json.loads(text, **hooks)  # type: ignore[arg-type]
     except TemplateRejectError:
@@ -150,7 +150,7 @@ def parse_object(text: str, **hooks: Callable[[Any], Any]) -> dict[str, Any] | N
 
 
 def short_shape(shape: Shape) -> tuple[str, tuple[Turn, ...]]:
-    """The kind of the tools and the turns of a shape, without further repetitions."""
+    """Return the kind of the tools and the turns of a shape, without further repetitions."""
     tools, *turns = shape
     letters: dict[str | Turn, str] = {}
     text = "".join(letters.setdefault(turn, chr(len(letters) + 32)) for turn in turns)
@@ -163,7 +163,7 @@ def short_shape(shape: Shape) -> tuple[str, tuple[Turn, ...]]:
 
 @lru_cache(maxsize=4096)
 def as_turn(turn: str | Turn) -> Turn:
-    """The turn that a role stands for."""
+    """Return the turn that a role stands for."""
     return turn if isinstance(turn, Turn) else Turn(turn, ("text",))
 
 

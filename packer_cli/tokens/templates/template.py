@@ -72,7 +72,9 @@ def _stop_render(*_: Any) -> None:
 
 @lru_cache(maxsize=1)
 def sandbox() -> Any:
-    """transformers' environment, in which `*` and `**` have limits. transformers renders other templates in others.
+    """Make transformers' environment, in which `*` and `**` have limits.
+
+    transformers renders other templates in other environments.
 
     Operators that can make much from little are not computed when a template is compiled.
     """
@@ -144,16 +146,16 @@ class CompiledTemplate:
         self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
 
     def compile(self, source: Any) -> Any:
-        """The jinja2.Template of a source, or of a syntax tree."""
+        """Compile the jinja2.Template of a source, or of a syntax tree."""
         return self.environment.from_string(source, globals=self.functions)
 
     def context(self, chat: Chat | None = None) -> dict[str, Any]:
-        """The template's variables for a conversation; without one, those that never change."""
+        """Return the template's variables for a conversation; without one, those that never change."""
         own = {} if chat is None else {"messages": chat.messages, "tools": chat.tools}
         return {**own, "documents": None, "add_generation_prompt": False, **self.variables}
 
     def text(self, context: dict[str, Any], **changes: Any) -> str:
-        """The text for a context from `context`, with some variables changed.
+        """Render the text for a context from `context`, with some variables changed.
 
         Raises:
             TemplateRejectError: the template raised.
@@ -161,7 +163,7 @@ class CompiledTemplate:
         return render(self._template, {**context, **changes})
 
     def text_by_transformers(self, context: dict[str, Any], *, add_generation_prompt: bool = False) -> str:
-        """The text that transformers' own function renders for a context. Raises whatever that raises."""
+        """Render the text by transformers' own function for a context. Raises whatever that function raises."""
         from transformers.utils import chat_template_utils
 
         compiles = chat_template_utils._compile_jinja_template
@@ -182,7 +184,7 @@ class CompiledTemplate:
         return str(text)
 
     def text_and_generation(self, context: dict[str, Any]) -> tuple[str, list[Span]]:
-        """The text and the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
+        """Render the text, and find the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
 
         Raises:
             TemplateRejectError: the template raised.
@@ -204,7 +206,7 @@ class CompiledTemplate:
         return "".join(blocks), sorted(span for span in spans if span[1] > span[0])
 
     def generation_prompt(self) -> str:
-        """The text that `add_generation_prompt=True` adds after a user message; may be empty."""
+        """Return the text that `add_generation_prompt=True` adds after a user message; may be empty."""
         for messages in (PROBES[0][:1], PROBES[0]):
             try:
                 context = self.context(read_chat(messages))
@@ -219,7 +221,7 @@ class CompiledTemplate:
 
 
 def render(template: Any, context: dict[str, Any]) -> str:
-    """The text of a jinja2.Template.
+    """Render the text of a jinja2.Template.
 
     Raises:
         TemplateRejectError: the template raised.

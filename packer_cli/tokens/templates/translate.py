@@ -18,7 +18,7 @@ from packer_cli.tokens.templates.rules import NotTranslatableError, OwnLists
 
 
 def minijinja_source(tree: Any) -> str:
-    """Source that renders the same text as the tree, in an environment that trims nothing.
+    """Write source that renders the same text as the tree, in an environment that trims nothing.
 
     Args:
         tree: jinja2.nodes.Template without `{% generation %}` blocks (see `marks`).
@@ -63,7 +63,7 @@ class _Writer:
                     raise NotTranslatableError("a macro reads a variable that is set after it")
 
     def write(self, node: Any) -> str:
-        """The source of a node.
+        """Write the source of a node.
 
         Raises:
             NotTranslatableError: it may mean something else to minijinja.
@@ -75,13 +75,13 @@ class _Writer:
         return str(write(node))
 
     def printed(self, node: Any) -> str:
-        """The source of an expression that becomes text."""
+        """Write the source of an expression that becomes text."""
         if self._own_lists.may_hold(node):
             raise NotTranslatableError("the template prints a list or dict of its own")
         return self.write(node)
 
     def repeated(self, node: Any, *, is_printed: bool = False) -> str:
-        """The source of an expression that is written more than once."""
+        """Write the source of an expression that is written more than once."""
         text = self.printed(node) if is_printed else self.write(node)
         if len(text) > rules.MOST_REPEATED:
             raise NotTranslatableError("an expression is too long to be written more than once")
@@ -131,7 +131,7 @@ class _Writer:
         return f"{self._owner(node.node)}.{attribute(node.attr)}"
 
     def _owner(self, node: Any) -> str:
-        """The source of an expression whose attribute is read."""
+        """Write the source of an expression whose attribute is read."""
         is_namespace = isinstance(node, nodes.Name) and node.name in self._namespaces
         return str(node.name) if is_namespace else self.write(node)
 
@@ -154,7 +154,7 @@ class _Writer:
         return f"({self.write(node.node)}|{function}({','.join(bounds)}))"
 
     def _bound(self, node: Any) -> str:
-        """A bound of a slice. Anything but a number makes the render fail: Python cannot tell undefined from none."""
+        """Write a bound of a slice. Unless it is a number, rendering fails: Python cannot tell undefined from none."""
         if node is None or (isinstance(node, nodes.Const) and node.value is None):
             return "none"
         number = node.node if isinstance(node, nodes.Neg) else node
@@ -205,7 +205,7 @@ class _Writer:
     # Calls, filters and tests
 
     def consumed(self, node: Any) -> str:
-        """The source of an expression whose items are all consumed at once."""
+        """Write the source of an expression whose items are all consumed at once."""
         if isinstance(node, nodes.Filter) and node.name in rules.LAZY_FILTERS and node.node is not None:
             return self._lazy(node)
         if isinstance(node, nodes.Name) and node.name == "messages" and "messages" not in self._stored:
@@ -256,7 +256,7 @@ class _Writer:
         raise NotTranslatableError(f"a call of {name} is not translated")
 
     def _defined(self, node: Any) -> str:
-        """An argument of a macro; for an undefined one, minijinja would use the default."""
+        """Write an argument of a macro; for an undefined one, minijinja would use the default."""
         if isinstance(node, nodes.Const):
             return self.write(node)
         value = self.repeated(node)
@@ -297,7 +297,7 @@ class _Writer:
     # Statements
 
     def body(self, body: list[Any]) -> str:
-        """The source of statements."""
+        """Write the source of statements."""
         return "".join(map(self.write, body))
 
     def _Output(self, node: Any) -> str:  # noqa: N802
@@ -361,12 +361,12 @@ def _refuse_stars(node: Any) -> None:
 
 
 def quoted(text: str) -> str:
-    """A string literal for minijinja."""
+    """Quote a string literal for minijinja."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def attribute(name: str) -> str:
-    """The name of an attribute, if minijinja may look it up."""
+    """Return the name of an attribute, if minijinja may look the attribute up."""
     if name.startswith("_") or not name.isascii():
         raise NotTranslatableError("names with a leading underscore are not translated")
     return name

@@ -203,7 +203,7 @@ def _is_gone(text: str, piece: str) -> bool:
 
 
 def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
-    """The texts of a message, each with its kind, see `Rehearsal.words`."""
+    """Yield the texts of a message, each with its kind, see `Rehearsal.words`."""
     content = message.get("content")
     if turn.content is not None and isinstance(content, list):  # It was a string.
         content = "".join(part["text"] for part in content)
@@ -228,7 +228,7 @@ def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
 
 
 def _number_text(value: Any) -> str:
-    """A number as Python and JSON write it; empty for other values, which templates write in several ways."""
+    """Write a number as Python and JSON do; empty for other values, which templates write in several ways."""
     return str(value) if type(value) in (int, float) else ""
 
 
