@@ -44,11 +44,11 @@ class Ids(NamedTuple):
     """int64[n+1]"""
 
     def row(self, number: int) -> NDArray[np.int32]:
-        """The ids of one text."""
+        """Return the ids of one text."""
         return self.input_ids[self.offsets[number] : self.offsets[number + 1]]
 
     def split(self, number: int) -> tuple[Ids, Ids]:
-        """The ids of the first texts, so many, and of the others."""
+        """Split off the ids of the first texts, so many, from those of the others."""
         at = self.offsets[number]
         others = Ids(self.input_ids[at:], self.offsets[number:] - at)
         return Ids(self.input_ids[:at], self.offsets[: number + 1]), others
@@ -85,11 +85,11 @@ class ReferenceBackend:
         self._tokenizer.encode_special_tokens = bool(tokenizer.hf.split_special_tokens)
 
     def encode(self, texts: list[str]) -> Ids:
-        """Ids without anything added. A `UnicodeEncodeError` must have been ruled out before."""
+        """Encode texts without adding anything. A `UnicodeEncodeError` must have been ruled out before."""
         return flat([one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
 
     def encode_with_ranges(self, texts: list[str]) -> tuple[Ids, list[CharRanges]]:
-        """Ids without anything added, and for each text where its tokens come from."""
+        """Encode texts without adding anything, and find for each text where its tokens come from."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         ranges = []
         for one in encodings:
@@ -98,7 +98,7 @@ class ReferenceBackend:
         return flat([one.ids for one in encodings]), ranges
 
     def encode_as_text(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is a special or added token."""
+        """Encode a text in which nothing is a special or added token."""
         tokenizer = self._tokenizer
         if tokenizer.normalizer is not None:
             text = tokenizer.normalizer.normalize_str(text)
@@ -109,7 +109,7 @@ class ReferenceBackend:
 
 
 def _without_processor(tokenizer: LoadedTokenizer) -> Any:
-    """The `tokenizers` tokenizer without its post-processor, whose tokens the encoder adds.
+    """Return the `tokenizers` tokenizer without its post-processor, whose tokens the encoder adds.
 
     Without a post-processor, offsets keep the space at a token's beginning. Shares the model with the loaded
     tokenizer, because loading a vocabulary of 128,000 tokens again takes 0.3 s.
@@ -159,7 +159,10 @@ class GigatokenBackend:
         self._asks_unicode = asks_unicode(tokenizer.config)
 
     def encode(self, texts: list[str]) -> Ids:
-        """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
+        """Encode texts without adding anything, on one core.
+
+        A `UnicodeEncodeError` must have been ruled out before.
+        """
         # One call per text: a batch returns an awkward array, which takes 600 us to create.
         encode = self._tokenizer.backend.encode
         unsettled = []
@@ -193,10 +196,11 @@ _NEVER = re.compile("(?!)")
 
 
 def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:
-    """Matches where a text can be cut without changing its ids: between a line feed that ends a line and a letter,
-    before a space and a letter, and between a letter or digit and a sign other than an apostrophe; all of them ASCII.
+    """Match places where a text can be cut without changing its ids.
 
-    All splitting patterns of byte-level BPE that gigatoken knows end a word there, and NFC composes nothing across it.
+    These are between a line feed that ends a line and a letter, before a space and a letter, and between a letter or
+    digit and a sign other than an apostrophe; all of them ASCII. All splitting patterns of byte-level BPE that
+    gigatoken knows end a word there, and NFC composes nothing across it.
     """
     if config["model"].get("byte_fallback") or '"add_prefix_space": true' in json.dumps(config["pre_tokenizer"]):
         return _NEVER

@@ -22,7 +22,7 @@ OTHERS_TURNS = "answers with turns of others, which carry a loss as in TRL; --lo
 
 
 def why_rejected(error: ValueError) -> str:
-    """Why a document that raised this is rejected."""
+    """Say why a document that raised this is rejected."""
     is_surrogate = isinstance(error, UnicodeEncodeError)
     return "holds a lone surrogate, which cannot be encoded as UTF-8" if is_surrogate else str(error)
 
@@ -42,7 +42,7 @@ class BranchPreparer:
         self._eos = eos
 
     def prepare(self, document: Document) -> tuple[list[Text | Row], Branches, bool]:
-        """The samples, what is to be known of the item, and whether a text contains that of a special token.
+        """Prepare the samples, facts of the item, and whether a text contains that of a special token.
 
         Raises: as `Preparer.prepare`, for the first sample that fails.
         """
@@ -70,7 +70,7 @@ class BranchPreparer:
         return items, Branches(kind, len(items), document.rewards, document.values, prompt), has_special
 
     def _as_answer(self, item: Text | Row, document: Document) -> Text | Row:
-        """An answer with the loss and the end that TRL gives it: all after the prompt, and EOS after a text."""
+        """Give an answer the loss and the end that TRL gives it: all after the prompt, and EOS after a text."""
         parts, weight, eos = self._parts, document.weight, self._eos
         is_chat = bool(document.messages)
         item = item._replace(may_close=item.may_close and not is_chat and (eos is None or isinstance(item, Row)))
@@ -107,10 +107,10 @@ class BranchPreparer:
 
 
 def turns_of(document: Document) -> Document:
-    """A conversation with a branch for each assistant turn that has a loss: the messages up to it, with a loss on it
-    alone. With one such turn it is that document; with none it stays as it is.
+    """Give a conversation a branch for each assistant turn with a loss: the messages up to it, with its loss alone.
 
-    Price: the branches of n turns have about n/2 times the messages.
+    With one such turn, return that branch as the document; with none, the document as it is. Price: the branches of n
+    turns have about n/2 times the messages.
     """
     messages, weights = document.messages, document.weights or (1.0,) * len(document.messages)
     branches = tuple(

@@ -1,4 +1,4 @@
-"""How many bytes of its text each token stands for, so that masks need no offsets from the tokenizer.
+"""Bytes of its text that each token stands for, so that masks need no offsets from the tokenizer.
 
 BPE over bytes, or over characters with a byte fallback, keeps all of a text: the bytes of its tokens, one after
 another, are the text. Tokenizers also do a few things that change lengths, and this module accounts for each:
@@ -84,7 +84,7 @@ class ByteLengths:
         return _byte_spans(text, spans, normalize, whole_last_char=whole_last_char)
 
     def of(self, texts: list[str], ids: Ids) -> NDArray[np.int64]:
-        """Half bytes of each token, int64[t].
+        """Return the half bytes of each token, int64[t].
 
         A token that is only a space put before the text takes half a byte of the next token, so that it is in the same
         ranges as that one's first char, as with offsets.
@@ -120,7 +120,7 @@ class ByteLengths:
 
 
 def lengths_of(tokenizer: LoadedTokenizer) -> ByteLengths | None:
-    """The lengths of a tokenizer's tokens; None if they are not known."""
+    """Return the lengths of a tokenizer's tokens; None if they are not known."""
     scheme = None if tokenizer.hf.split_special_tokens else _scheme_of(tokenizer.config)
     return None if scheme is None else ByteLengths(tokenizer, scheme)
 
@@ -128,7 +128,7 @@ def lengths_of(tokenizer: LoadedTokenizer) -> ByteLengths | None:
 def _byte_spans(
     text: str, spans: list[tuple[int, int]], normalize: Callable[[str], str], *, whole_last_char: bool
 ) -> TextSpans:
-    """Byte ranges of the normalized text; unknown if chars on both sides of a border compose."""
+    """Return byte ranges of the normalized text; unknown if chars on both sides of a border compose."""
     pieces: list[str] = []
     places: list[tuple[int, int]] = []
     chars = size = 0
@@ -200,7 +200,7 @@ class _GreedyTokens:
         lengths[at] = sizes
 
     def _find(self, text: str) -> list[tuple[int, int]]:
-        """(id, bytes) of each such token in a text."""
+        """Find (id, bytes) of each such token in a text."""
         found = []
         past = 0
         for match in self._pattern.finditer(text):
@@ -217,12 +217,12 @@ class _GreedyTokens:
 
 
 class _Scheme(NamedTuple):
-    """How a tokenizer changes a text before merging."""
+    """Scheme by which a tokenizer changes a text before merging."""
 
     space: str
     """The character for a space in the vocabulary."""
     prefix: Literal["never", "first", "always"]
-    """Where to put a space before the text: nowhere, at its beginning, or at each stretch between added tokens. Some
+    """Place of a space before the text: nowhere, at its beginning, or at each stretch between added tokens. Some
     tokenizers put none before another space."""
     ends_at_all: bool
     """Whether a stretch ends at all added tokens, or only at those found before normalizing."""
@@ -233,7 +233,7 @@ class _Scheme(NamedTuple):
 
 
 def _scheme_of(config: dict[str, Any]) -> _Scheme | None:
-    """The scheme of a parsed tokenizer.json; None if its tokens do not keep the bytes of their text."""
+    """Find the scheme of a parsed tokenizer.json; None if its tokens do not keep the bytes of their text."""
     model = config.get("model") or {}
     # Older files omit the model's type.
     is_bpe = model.get("type", "BPE" if "merges" in model else "") == "BPE"
@@ -294,7 +294,7 @@ def _step(part: dict[str, Any]) -> str:
 
 
 def _length_table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int64]:
-    """int64[vocabulary]: half bytes of each id."""
+    """Make the table of each id's half bytes, int64[vocabulary]."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     model = tokenizer.config["model"]
@@ -338,7 +338,7 @@ def _is_only_piece(token: dict[str, Any], scheme: _Scheme) -> bool:
 
 
 def _stretch_ends(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.bool_]:
-    """bool[vocabulary]: added tokens at which a stretch of text ends."""
+    """Mark added tokens at which a stretch of text ends, bool[vocabulary]."""
     ends = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     for token in tokenizer.config.get("added_tokens") or []:
         if (scheme.ends_at_all or not token["normalized"]) and not _is_only_piece(token, scheme):

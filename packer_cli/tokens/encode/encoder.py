@@ -52,19 +52,19 @@ _FIRST_CHARS = 1 << 13
 _ENCODED_TOGETHER = 1 << 18
 """About how many chars of texts to encode at once: each call has its price."""
 _RECORD_SIZE = 100
-"""What a record counts for, besides its chars."""
+"""Chars that a record counts for, besides its own."""
 
 
 @dataclass
 class _Held:
-    """What is to be encoded together."""
+    """Texts, tokens and rejects that are to be encoded together."""
 
     items: list[Text | Row] = field(default_factory=list)
     tokens: list[TokenBatch] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
     branches: dict[int, Branches] = field(default_factory=dict)
-    """Of items, by line."""
+    """Branches of items, by line."""
     prompts: dict[int, Any] = field(default_factory=dict)
     """The text or the ids of each prompt behind which a loss begins, by the first of `items` that it is of."""
     num_with_special: int = 0
@@ -160,7 +160,7 @@ class Encoder:
         self.warnings += self._why_slow
 
     def fallback(self, mismatch: BackendMismatch, place: str) -> Encoder:
-        """The encoder for the whole part in which `encode` raised: the reference replaces the fast way that differed.
+        """Make the encoder for the whole part in which `encode` raised: the reference replaces the differing fast way.
 
         Args:
             place: file and line of the document, for the warning.
@@ -172,7 +172,7 @@ class Encoder:
         return other
 
     def encode(self, batch: DocumentBatch) -> EncodedBatch:
-        """The samples of a batch, in the order of lines.
+        """Encode the samples of a batch, in the order of lines.
 
         Raises:
             TokenizerError: there are conversations but no chat template, or samples to be ended but no EOS.
@@ -183,7 +183,7 @@ class Encoder:
         return self._encode(held)
 
     def encode_all(self, batches: Iterable[DocumentBatch]) -> Iterator[EncodedBatch]:
-        """The samples of batches that follow each other, in the order of lines.
+        """Encode the samples of batches that follow each other, in the order of lines.
 
         Each document becomes a text as it comes, while it is in the processor's cache; the texts of several batches
         are encoded together.

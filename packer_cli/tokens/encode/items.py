@@ -17,7 +17,7 @@ from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES, SAMPLE
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
 
 KIND_OF = {"preference": PAIR, "completions": GROUP}
-"""Of documents with branches; others are `TURNS`."""
+"""Kind of documents with branches; others are `TURNS`."""
 MOST_BRANCHES = 1 << 15
 """Most branches of an item: a role is an int16."""
 DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins where they do, as in TRL"
@@ -30,9 +30,9 @@ class Branches(NamedTuple):
 
     kind: int
     num: int
-    """Of samples."""
+    """Number of samples."""
     rewards: tuple[float, ...] = ()
-    """Of each; empty: they have none."""
+    """Reward of each; empty: they have none."""
     values: Mapping[str, float] = {}
     """By the names in `ITEM_VALUES`."""
     prompt: str | NDArray[np.int32] | None = None
@@ -40,14 +40,14 @@ class Branches(NamedTuple):
 
 
 def branch_name(kind: int, number: int) -> str:
-    """A branch of an item, for people, by its number."""
+    """Name a branch of an item, for people, by its number."""
     if kind == PAIR:
         return PAIR_ROLES[number]
     return f"completions[{number}]" if kind == GROUP else f"turn {number + 1}"
 
 
 def begin_after_prompts(samples: TokenBatch, prompts: Mapping[int, NDArray[np.int32]]) -> tuple[TokenBatch, int]:
-    """The samples without a loss in their prompts, and the number of items whose answers change the prompt's tokens.
+    """Leave the loss of prompts out of samples; return also the number of items whose answers change prompt tokens.
 
     A prompt ends where the ids of the prompt alone and of a whole sample part, at the first such place of an item's
     samples (TRL's rule, `DPOTrainer._prepare_dataset`).
@@ -68,7 +68,7 @@ def begin_after_prompts(samples: TokenBatch, prompts: Mapping[int, NDArray[np.in
 
 
 def with_items(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
-    """The batch with its items, less those of which a sample is missing, whose lines have a reject.
+    """Add its items to a batch, less those of which a sample is missing, whose lines have a reject.
 
     Args:
         branches: of items, by line.
@@ -99,7 +99,7 @@ def with_items(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> Encod
 
 
 def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
-    """Pairs whose samples have the same tokens."""
+    """Count pairs whose samples have the same tokens."""
     ids, borders = samples.input_ids, samples.offsets
     first = items.offsets[:-1][items.kinds == PAIR]
     lengths = np.diff(borders)
@@ -110,7 +110,7 @@ def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
 
 
 def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
-    """The batch without items of which samples were rejected, and each of them rejected once."""
+    """Leave out the items of which samples were rejected, and reject each of these items once."""
     refused = {reject.line for reject in encoded.rejects if reject.line in branches}
     if not refused:
         return encoded

@@ -100,7 +100,7 @@ def mask_by_offsets(
 def mask_texts(
     backends: Backends, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None, check: Check
 ) -> Mask | None:
-    """The mask of all texts, before special tokens are added; None trains on all tokens.
+    """Make the mask of all texts, before special tokens are added; None trains on all tokens.
 
     Args:
         ranges: char ranges of each text's tokens, if known.
@@ -136,7 +136,7 @@ def mask_texts(
 def _by_lengths(
     lengths: ByteLengths, texts: list[Text], ids: Ids, *, is_weighted: bool
 ) -> tuple[Mask, NDArray[np.bool_]]:
-    """The mask of all texts, and which of them (bool[n]) it is known for."""
+    """Make the mask of all texts, and say for which of them (bool[n]) it is known."""
     spans: list[tuple[int, int]] = []
     weights: list[float] = []
     counts, sizes = [], []

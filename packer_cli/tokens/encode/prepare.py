@@ -78,7 +78,7 @@ class Preparer:
         self._chats_checked = self._chars_checked = self._prompts_checked = 0
 
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
-        """The document as `Text` or `Row`, and whether its own text contains that of a special token.
+        """Prepare a document as `Text` or `Row`; say whether its own text contains that of a special token.
 
         Raises:
             ValueError: the document is rejected; the message gives the reason, unless it is a UnicodeEncodeError.
@@ -135,7 +135,7 @@ class Preparer:
             raise ValueError(f"no message of role assistant carries a loss: its roles are {' and '.join(roles)}")
 
     def _marked(self, renderer: ChatRenderer, chat: Chat, messages: list[Message], tools: list[Any] | None) -> Chat:
-        """The conversation, made of these messages, with special tokens wrapped where they are to be plain text."""
+        """Return the conversation, made of these messages, with special tokens wrapped that are to be plain text."""
         controls = None if self._plain is None else self._controls_of(renderer.chat_template)
         if controls is None or not controls.finds(chat.text):
             return chat
@@ -144,8 +144,9 @@ class Preparer:
         return renderer.read(*(mark_control_tokens(each, controls.pattern) for each in (messages, tools)))
 
     def prompt(self, document: Document) -> str | NDArray[np.int32]:
-        """The text of a document's prompt as it is before an answer, or its ids where it has special tokens as plain
-        text; of a conversation, its first `num_prompt` messages, with the prompt to generate an answer.
+        """Return the text of a document's prompt before an answer, or its ids with special tokens as plain text.
+
+        The prompt of a conversation is its first `num_prompt` messages, with the prompt to generate an answer.
 
         Raises: as `prepare`.
         """
@@ -170,7 +171,7 @@ class Preparer:
         return text
 
     def _weights(self, document: Document) -> tuple[float, ...] | None:
-        """The weight of each message; None: all are 1."""
+        """Return the weight of each message; None: all are 1."""
         weights = document.weights
         if weights is not None and all(weight == 1 for weight in weights):
             weights = None
@@ -193,7 +194,7 @@ class Preparer:
         rendered: Rendered,
         weights: tuple[float, ...] | None,
     ) -> _Loss:
-        """The loss of a conversation, as it was rendered."""
+        """Return the loss of a conversation, as it was rendered."""
         if self._parts is None:
             return _Loss(None, None, document.weight).times(document.weight)
         spans, of_spans = renderer.loss_spans(chat, rendered, self._parts, weights)
@@ -252,7 +253,7 @@ class Preparer:
         return self._row(document, mark_control_tokens(text, tokens), loss, is_chat=False)
 
     def _row(self, document: Document, marked: str, loss: _Loss, *, is_chat: bool, may_close: bool = True) -> Row:
-        """The sample of a text in which the tokens are wrapped; the spans are places in it."""
+        """Make the sample of a text in which the tokens are wrapped; the spans are places in it."""
         assert self._plain is not None
         ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
         if loss.spans is None:
@@ -263,17 +264,17 @@ class Preparer:
 
 
 class _Loss(NamedTuple):
-    """What of a text carries a loss."""
+    """Loss of a text: its spans and weights."""
 
     spans: list[Span] | None
     """Char ranges; None: the whole text."""
     weights: list[float] | None
-    """Of each span; None: 1."""
+    """Weight of each span; None: 1."""
     end: float
     """Weight of what follows the text, and without spans of all of it."""
 
     def times(self, weight: float) -> _Loss:
-        """The loss of a record of this weight; `end` is multiplied already."""
+        """Multiply the loss by a record's weight; `end` is multiplied already."""
         if weight == 0:
             return _Loss([], None, 0.0)
         if weight == 1 or self.spans is None:
@@ -288,12 +289,12 @@ def _require_same(wrong: str | None, line: int) -> None:
 
 
 def _marked_place(place: int, tokens: list[Span]) -> int:
-    """Where a place of a text is after these tokens of it were wrapped in two chars each."""
+    """Return where a place of a text is after these tokens of the text were wrapped in two chars each."""
     return place + sum((start < place) + (stop <= place) for start, stop in tokens)
 
 
 def hash_line(line: Any) -> Any:
-    """Pseudo-random numbers from line numbers: an int, or int64 of any shape."""
+    """Hash line numbers to pseudo-random numbers: an int, or int64 of any shape."""
     return line * 2654435761 >> 8
 
 
@@ -309,7 +310,7 @@ def _check_utf8(text: str) -> None:
 
 
 def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch:
-    """The samples as they are, with EOS where `frame` adds one; those with ids outside the vocabulary are rejected."""
+    """Take samples as they are, with EOS where `frame` adds one; reject those with ids outside the vocabulary."""
     rejects: list[Reject] = []
     if len(batch.input_ids) and int(batch.input_ids.max()) >= vocab_size:
         at = np.flatnonzero(batch.input_ids >= vocab_size)
@@ -328,7 +329,7 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
 
 
 def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
-    """Both in the order of their lines."""
+    """Merge both in the order of their lines."""
     both = (encoded, given)
     order = np.argsort(np.concatenate([each.samples.lines for each in both]), kind="stable")
     return replace(

@@ -28,9 +28,10 @@ class Text(NamedTuple):
     may_close: bool = True
     """Whether EOS may follow: the text ends with what the model generates."""
     weights: list[float] | None = None
-    """Of the loss of each of `spans`; None: 1."""
+    """Weight of the loss of each of `spans`; None: 1."""
     end_weight: float = 1.0
-    """Of the loss of tokens that are added after the text, and without `spans` of all of it; 0: they have none."""
+    """Weight of the loss of tokens that are added after the text, and without `spans` of all of it; 0: they have
+    none."""
 
     @property
     def is_weighted(self) -> bool:
@@ -47,9 +48,9 @@ class Row(NamedTuple):
     is_plain: bool
     """Whether to add the post-processor's ids around it."""
     may_close: bool
-    """As in `Text`."""
+    """Whether EOS may follow, as in `Text`."""
     end_weight: float
-    """As in `Text`."""
+    """Weight of the loss of tokens that are added, as in `Text`."""
 
 
 class Items(NamedTuple):
@@ -86,7 +87,7 @@ class EncodedBatch:
     num_with_special: int = 0
     """Records whose own contents hold the text of a special token."""
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
-    """Of the documents, by line; all other samples were given as tokens."""
+    """Kinds of the documents, by line; all other samples were given as tokens."""
     items: Items | None = None
     """None: each sample is an item."""
 
@@ -116,7 +117,7 @@ class Frame:
         may_close: NDArray[np.bool_],
         end_weight: NDArray[np.float32],
     ) -> tuple[TokenBatch, NDArray[np.bool_]]:
-        """The samples with these tokens added, and which of them (bool[n]) are left without an end.
+        """Add these tokens to the samples; return also which of them (bool[n]) are left without an end.
 
         Tokens before a sample carry a loss if its first token does.
 
@@ -168,7 +169,7 @@ class Frame:
         return framed, is_open
 
     def _has_end(self, samples: TokenBatch) -> NDArray[np.bool_]:
-        """bool[n]: whether the last non-blank token is EOS or a special token of the template."""
+        """Find whether the last non-blank token is EOS or a special token of the template, bool[n]."""
         offsets, input_ids = samples.offsets, samples.input_ids
         at = offsets[1:] - 1
         last = input_ids[at]
@@ -187,7 +188,7 @@ _KNOWN_EOS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>",
 
 
 def no_eos(special_tokens: Collection[str]) -> TokenizerError:
-    """The error for samples that end with EOS, where the tokenizer has none.
+    """Make the error for samples that end with EOS, where the tokenizer has none.
 
     Args:
         special_tokens: of the tokenizer.
@@ -209,7 +210,7 @@ class _Blanks:
         """1 or 0; -1: not known yet."""
 
     def find(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """bool[n]"""
+        """Mark the blank ids, bool[n]."""
         decode = self._tokenizer.hf.backend_tokenizer.decode
         for number in set(ids[self._is_blank[ids] < 0].tolist()):
             self._is_blank[number] = not decode([number], skip_special_tokens=False).strip()
@@ -218,7 +219,7 @@ class _Blanks:
 
 
 def _end_ids(tokenizer: LoadedTokenizer) -> list[int]:
-    """EOS, and the special tokens in the chat template, which include those that end its turns."""
+    """Return EOS, and the special tokens in the chat template, which include those that end its turns."""
     named = tokenizer.special_tokens_map
     no_ends = {named.get("bos_token"), named.get("unk_token"), None}
     templates = (tokenizer.chat_template or "") + (tokenizer.tool_template or "")

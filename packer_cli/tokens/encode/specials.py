@@ -25,7 +25,7 @@ _MOST_PATTERNS = 4
 
 
 def patterns(tokens: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What matches any of the tokens, longer ones first; and one that transformers has wrapped, or a mark alone."""
+    """Return patterns of any of the tokens, longer ones first; and of one that transformers wrapped, or a mark."""
     from transformers.utils.chat_template_utils import _get_control_token_patterns
 
     found: tuple[re.Pattern[str], re.Pattern[str]] = _get_control_token_patterns(tokens)
@@ -79,7 +79,7 @@ class PlainContentEncoder:
         *,
         whole_last_char: bool,
     ) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """`(ids int32[t], mask bool[t])`; with weights, the mask is float32[t].
+        """Return `(ids int32[t], mask bool[t])`; with weights, the mask is float32[t].
 
         Args:
             spans: char ranges in the marked text.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 
 def members_of(part: Any, key: str) -> list[dict[str, Any]]:
-    """The component itself, or the components of a sequence."""
+    """Return the component itself, or the components of a sequence."""
     if not part:
         return []
     if part.get("type") == "Sequence":
@@ -83,7 +83,7 @@ _FIRST_UNASSIGNED = 0x378
 
 @lru_cache(maxsize=1)
 def _unassigned() -> NDArray[np.bool_]:
-    """bool[0x110000]: True for code points that Unicode 13.0 did not assign; 1.1 MB, created once."""
+    """Mark code points that Unicode 13.0 did not assign, bool[0x110000]; 1.1 MB, created once."""
     borders = np.cumsum([int(word, 36) for word in _BORDERS.split()])
     steps = np.zeros(0x110000, dtype=np.int8)
     steps[borders[0::2]] = 1
@@ -94,7 +94,7 @@ def _unassigned() -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=1)
 def _unsettled() -> NDArray[np.bool_]:
-    """bool[0x110000]: the unassigned code points, and the marks added after 9.0."""
+    """Mark the unassigned code points, and the marks added after 9.0, bool[0x110000]."""
     table = _unassigned().copy()
     for run in _YOUNG_MARKS.split():
         first, _, last = run.partition("-")
@@ -118,5 +118,5 @@ def is_settled(text: str) -> bool:
 
 
 def unsettled_places(text: str) -> NDArray[np.int64]:
-    """int64[u]: positions of the code points on which the libraries may differ. Price: 2 ns a char."""
+    """Find positions of the code points on which the libraries may differ, int64[u]. Price: 2 ns a char."""
     return np.flatnonzero(_unsettled()[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)])
