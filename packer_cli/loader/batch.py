@@ -35,7 +35,7 @@ class RowTrees(NamedTuple):
     """The trees of a row and its M loss terms, see `loader.trees`. Places are those in this rank's part (t tokens)."""
 
     trees: Trees
-    """Of the whole row; padding is the last root"""
+    """Trees of the whole row; padding is the last root."""
     paths: Lists
     """The tokens of the leaves' paths in the whole row, int64 [K]: the keys of the run of queries that each ends"""
     token_index: np.ndarray
@@ -96,13 +96,13 @@ class MicroBatch:
     """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
     row: RankRow
     layout: Layout
-    """Of the replica that runs the row; `row.place` is this rank's GPU in it."""
+    """Layout of the replica that runs the row; `row.place` is this rank's GPU in it."""
     checkpoint_layers: int
     pack_id: int
     num_loss_tokens: int
     epoch: int
     sharding: Sharding
-    """How the ranks that share the row divide it; the token arrays are only a part of it if `sliced`."""
+    """Sharding of the row among the ranks that share it; the token arrays are only a part of the row if `sliced`."""
     sliced: bool
     has_samples_as_segments: bool = True
     """Whether the segments are the samples; else the whole row is one."""
@@ -129,13 +129,13 @@ _Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The least multiple of `multiple` that is at least `number`."""
+    """Return the least multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple
 
 
 _NONE = np.empty(0, dtype=np.int64)
 _NO_PACK = Pack(-1, 0, _NONE, _NONE, _NONE, np.zeros(1, dtype=np.int32), _NONE, 0, np.empty(0, dtype=np.float32))
-"""What a filler is built from."""
+"""Pack that a filler is built from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +168,11 @@ class BatchBuilder:
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
-        """Of each group's replicas."""
+        """Layouts of each group's replicas."""
         return tuple(group.layout for group in self.groups)
 
     def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
-        """Length T of the padded row of a pack of `num_tokens` tokens."""
+        """Return the length T of the padded row of a pack of `num_tokens` tokens."""
         if self.pad_to == "row":
             num_tokens = max(num_tokens, row.row_length)
         elif self.pad_to == "capacity":
@@ -184,7 +184,7 @@ class BatchBuilder:
         return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
 
     def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
-        """The micro-batch of `row`, which reads `pack`. Price: less than two plain copies of its arrays."""
+        """Build the micro-batch of `row`, which reads `pack`. Price: less than two plain copies of its arrays."""
         layout = self.layouts[row.group]
         borders = pack.cu_seqlens
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
@@ -245,14 +245,14 @@ class BatchBuilder:
         )
 
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
-        """The micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
+        """Build the micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
 
         It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed.
         """
         return self.build(_NO_PACK, row, epoch)
 
     def _fixed(self, cu_seqlens: np.ndarray) -> np.ndarray:
-        """The borders, the last one repeated for segments without tokens, which varlen kernels skip."""
+        """Return the borders, the last one repeated for segments without tokens, which varlen kernels skip."""
         if self.max_segments is None:
             return cu_seqlens
         fixed = np.full(self.max_segments + 1, cu_seqlens[-1], dtype=np.int32)
@@ -260,7 +260,7 @@ class BatchBuilder:
         return fixed
 
     def _sharding(self, layout: Layout, planned: int) -> Sharding:
-        """How a row is divided whose pack has the `cp_sharding` `planned`."""
+        """Return how to divide a row whose pack has the `cp_sharding` `planned`."""
         chosen = self.sp_sharding or ("planned" if layout.cp > 1 else "contiguous")
         return PLANNED[planned] if chosen == "planned" else chosen
 
@@ -270,7 +270,7 @@ class BatchBuilder:
         return math.lcm(planned, 2 * ranks) if ranks > 1 else planned
 
     def _run(self, pack: Pack, places: np.ndarray, start: int, stop: int) -> _Tokens:
-        """The tokens `start` to `stop` of the row, copied as runs, without a gather.
+        """Copy the tokens `start` to `stop` of the row as runs, without a gather.
 
         Positions begin at 0 at each of `places`.
         """
@@ -293,7 +293,7 @@ class BatchBuilder:
         return input_ids, positions, labels[:-1], labels[1:]
 
     def _gather(self, pack: Pack, samples: np.ndarray, places: np.ndarray, indices: np.ndarray) -> _Tokens:
-        """The tokens at `indices`, increasing places in the row.
+        """Gather the tokens at `indices`, increasing places in the row.
 
         Samples begin at `samples`, and positions at 0 at each of `places`, which may be the same array.
         """
@@ -325,7 +325,7 @@ class BatchBuilder:
 
 
 def _weights(pack: Pack, held: np.ndarray, length: int) -> dict[str, Any]:
-    """The fields of a micro-batch that only a set with weights has.
+    """Return the fields of a micro-batch that only a set with weights has.
 
     Args:
         held: integers [t], rising: places in the row of this rank's tokens.

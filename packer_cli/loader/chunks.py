@@ -13,8 +13,10 @@ CHUNK = 2**25
 
 
 def in_chunks(function: Callable[..., Any], vocabulary: int, *tensors: torch.Tensor | None) -> list[Any]:
-    """What a function of logits returns for the rows of tensors, `CHUNK` logits at a time, and again in the backward
-    pass; of no rows, one result."""
+    """List what a function of logits returns for the rows of tensors, `CHUNK` logits at a time.
+
+    The backward pass runs the function again. Of no rows, there is one result.
+    """
     size = max(1, CHUNK // vocabulary)
     length = next(len(tensor) for tensor in tensors if tensor is not None)
     parts = (slice(begin, begin + size) for begin in range(0, max(1, length), size))

@@ -226,11 +226,11 @@ class PackedDataset(Dataset[Any]):
             self._reader.shards.check_all()
 
     def require_pairs(self) -> None:
-        """For losses of preference pairs: raise ConfigError unless all items are pairs that count alike."""
+        """Raise ConfigError unless all items are pairs that count alike, for losses of preference pairs."""
         require_pairs(self._manifest, repr(str(self.path)), is_weighted=self._is_weighted)
 
     def require_held_out(self, training: PackedDataset) -> None:
-        """For evaluation: raise ConfigError if `training` has samples of this validation set."""
+        """Raise ConfigError if `training` has samples of this validation set, for evaluation."""
         require_held_out(self._manifest, training._manifest, repr(str(self.path)))
 
     @property
@@ -254,7 +254,7 @@ class PackedDataset(Dataset[Any]):
         return self._place.rows.num_steps
 
     def steps_of(self, epoch: int) -> int:
-        """Optimizer steps of any epoch, without going there. Raises ConfigError if the set does not hold it."""
+        """Count the optimizer steps of any epoch, without going there. Raises ConfigError if the set lacks it."""
         entry, _ = self._manifest.generation.find_epoch(epoch)
         return entry.first_step + entry.num_steps
 
@@ -265,12 +265,13 @@ class PackedDataset(Dataset[Any]):
         return self._place.position
 
     def __len__(self) -> int:
-        """Iterations of the epoch, the same on every rank."""
+        """Count the iterations of the epoch, the same on every rank."""
         return len(self._place.rows)
 
     def __getitem__(self, i: int) -> Any:
-        """The batch of iteration `i`; does not move `position`. Raises FormatError if a shard is damaged, and
-        RuntimeError if a state was loaded that is past the iteration.
+        """Return the batch of iteration `i`; do not move `position`.
+
+        Raises FormatError if a shard is damaged, and RuntimeError if a state was loaded that is past the iteration.
         """
         rows = self._place.rows
         i = operator.index(i)
@@ -314,22 +315,22 @@ class PackedDataset(Dataset[Any]):
             yield batch
 
     def remaining(self) -> range:
-        """The iterations from `position` to the end, as `sampler` of a plain DataLoader that resumes."""
+        """Return the iterations from `position` to the end, as `sampler` of a plain DataLoader that resumes."""
         position, self._place.unused = self.position, 0
         return range(position, len(self))
 
     def sampler(self) -> PackedSampler:
-        """The `sampler` of a StatefulDataLoader that saves its own state: whole epochs, or the rest of one."""
+        """Make the `sampler` of a StatefulDataLoader that saves its own state: whole epochs, or the rest of one."""
         self._place.unused = 0
         return PackedSampler(self._place, repr(str(self.path)))
 
     def step_of(self, i: int) -> int:
-        """The optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
+        """Return the optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
         rows = self._place.rows
         return rows.step_of(_as_iteration(i, len(rows)))
 
     def predicted_seconds(self, i: int) -> float | None:
-        """Predicted seconds of the whole step of iteration `i`.
+        """Return the predicted seconds of the whole step of iteration `i`.
 
         None if the set was planned without a model of the GPUs (`hbpack pack --model M --gpu G`, or `--profile P`).
         """
@@ -345,7 +346,7 @@ class PackedDataset(Dataset[Any]):
         self._place.set_epoch(epoch)
 
     def state_dict(self, iteration: int | None = None) -> dict[str, Any]:
-        """Where to resume: version, fingerprint, epoch, iteration, step. The same on every rank.
+        """Return where to resume: version, fingerprint, epoch, iteration, step. The same on every rank.
 
         `iteration` is the first one not yet used, ``batch["iteration"] + 1``; None is the one after the last that this
         object returned, which is only right without workers.

@@ -51,7 +51,7 @@ class LayerCheckpointing:
         self.set(0)
 
     def set(self, checkpoint_layers: int) -> None:
-        """From now on, checkpoint the first `checkpoint_layers` layers, and no others.
+        """Checkpoint from now on the first `checkpoint_layers` layers, and no others.
 
         Raises:
             ValueError: the number is negative or exceeds the model's layers, as if the plan is for another model.

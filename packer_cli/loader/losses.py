@@ -61,7 +61,7 @@ def token_losses(
 
 
 def batch_losses(logits: torch.Tensor, batch: Any) -> torch.Tensor:
-    """`token_losses` of a batch of format "transformers", "flash-attn", "tree" or "tree-flex", with its weights.
+    """Return `token_losses` of a batch of format "transformers", "flash-attn", "tree" or "tree-flex", with weights.
 
     The labels of a whole row are shifted here; a slice of a shared row and trees bring shifted ones.
 
@@ -77,7 +77,7 @@ def batch_losses(logits: torch.Tensor, batch: Any) -> torch.Tensor:
 
 
 def shifted_labels(batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The label that each token must predict, and its weight, [..., t]; None in a set without weights."""
+    """Return the label that each token must predict, and its weight, [..., t]; None in a set without weights."""
     if "token_index" in batch:
         return batch["shift_labels"], batch["loss_weights"].view_as(batch["shift_labels"])
     if "shift_labels" in batch:
@@ -88,7 +88,7 @@ def shifted_labels(batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def branch_logps(hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> torch.Tensor:
-    """The summed log-probability of the loss tokens of each branch: what DPO and IPO compare.
+    """Sum the log-probability of the loss tokens of each branch: what DPO and IPO compare.
 
     Only the M loss terms run through the output layer, a chunk of logits at a time, and again in the backward pass:
     memory grows with the tokens and the terms, never with branches times their length.
@@ -119,7 +119,7 @@ def branch_logps(hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tens
 def branch_rewards(
     hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Any, pad_token_id: int | None
 ) -> torch.Tensor:
-    """The reward of each branch, where a sequence classification model of transformers reads it.
+    """Return the reward of each branch, where a sequence classification model of transformers reads it.
 
     That is its last token that is not padding, or its first one if all are: where EOS is the padding token, too, not
     the EOS at the end.
@@ -147,7 +147,7 @@ def branch_rewards(
 
 
 def _before_padding(batch: Any, ids: np.ndarray, pad_token_id: int) -> torch.Tensor:
-    """int64 [n]: the last token of each branch that is not padding, else its first one."""
+    """Find the last token of each branch that is not padding, else its first one, int64 [n]."""
     trees = Trees(*(batch[name].cpu().numpy() for name in Trees._fields))
     if len(ids) < trees.segment_starts[-1]:
         raise ConfigError(
@@ -162,14 +162,14 @@ def _before_padding(batch: Any, ids: np.ndarray, pad_token_id: int) -> torch.Ten
 
 
 def loss_weight_of_step(batch: Any) -> float:
-    """By what the losses of a step are divided: its loss tokens, or in a set with weights the sum of these."""
+    """Return the number that divides a step's losses: its loss tokens, or in a set with weights the sum of these."""
     known = metadata_of(batch)
     weight: float = known.get("global_loss_weight", known["global_num_loss_tokens"])
     return weight
 
 
 def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
-    """HBP's stable loss: the token mean over the whole step, whatever its ranks, iterations and SP degrees.
+    """Scale to HBP's stable loss: the token mean over the whole step, whatever its ranks, iterations and SP degrees.
 
     HBP divides by B_l * T_ave, with B_l samples on the rank and T_ave loss tokens per sample, the mean of the step. If
     B_l differs between ranks, that is not the global mean; here B_l is the mean number of samples, so that
@@ -188,7 +188,7 @@ def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumula
 
 
 def token_mean(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
-    """The usual loss: each pack's mean over its loss tokens, averaged over the packs of the step.
+    """Scale to the usual loss: each pack's mean over its loss tokens, averaged over the packs of the step.
 
     For comparison: a token of a pack with few loss tokens weighs more; a pack without any counts as a loss of 0.
 
@@ -204,7 +204,7 @@ def token_mean(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulat
 
 
 def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
-    """The mean over the step's samples of each one's mean over its loss tokens; this is LongAlign's loss weighting.
+    """Average over the step's samples each one's mean over its loss tokens; this is LongAlign's loss weighting.
 
     A sample without loss tokens counts as a loss of 0; a piece of a cut sample counts as a sample.
 
@@ -220,7 +220,7 @@ def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulati
 
 
 def longalign_weights(batch: Any, *, num_tokens: int | None = None) -> torch.Tensor:
-    """LongAlign's weights: the factor K / (N_i * M) of each token's loss, for trainers that average over packs.
+    """Return LongAlign's weights: the factor K / (N_i * M) of each token's loss, for trainers that average over packs.
 
     The step has K packs and M samples; N_i are the loss tokens of the token's sample. Summed over a pack and averaged
     over the K packs, the weighted losses are `sample_mean`.
@@ -238,7 +238,7 @@ def longalign_weights(batch: Any, *, num_tokens: int | None = None) -> torch.Ten
 
 
 def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
-    """For each token, one over the loss tokens of its sample; for losses at the predicting tokens.
+    """Return, for each token, one over the loss tokens of its sample; for losses at the predicting tokens.
 
     Of a token of a tree that several branches train, the mean of theirs, as `batch_losses` counts its loss for each.
 
@@ -281,7 +281,7 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
 
 
 def _weights_of_terms(known: dict[str, Any], counts: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """float64 [t]: of a row of trees, the mean of one over the loss tokens of the branches that train each token."""
+    """Return float64 [t], of a row of trees: the mean of one over the loss tokens of branches that train a token."""
     places: torch.Tensor = known["token_index"].cpu()
     branches: torch.Tensor = known["segment_id"].cpu()
     if len(branches) != int(counts.sum()) and num_tokens == int(known["cu_seqlens"][-1]):

@@ -15,7 +15,7 @@ from packer_cli.loader.storage import Storage
 
 
 def as_integer(name: str, value: Any, example: str = "", *, least: int | None = None) -> int:
-    """An argument as an integer; accepts those of numpy and torch.
+    """Return an argument as an integer; accept those of numpy and torch.
 
     Args:
         example: an expression to suggest if the value is text, such as from the environment.
@@ -44,7 +44,7 @@ def check_choice(name: str, value: Any, known: Collection[str]) -> None:
 def choose_mask(
     manifest: Manifest, mask: Any, reset_positions: bool | None, format: str, *, positions_are_borders: bool
 ) -> tuple[Mask, bool]:
-    """The mask, by default the set's, and whether positions begin at 0 in each sample, by default with it.
+    """Choose the mask, by default the set's, and whether positions begin at 0 in each sample, by default with it.
 
     Raises:
         ValueError: there is no such mask, or the format cannot tell it from the positions.
@@ -82,7 +82,7 @@ def choose_weights(manifest: Manifest, wanted: bool, format: str, name: str, *, 
 
 
 def choose_max_segments(manifest: Manifest, given: Any, mask: Mask, name: str) -> int | None:
-    """The segments of every row that `max_segments` asks for; None: as many as each has.
+    """Choose the segments of every row by `max_segments`; None: as many as each has.
 
     Args:
         mask: with "causal", every row is one segment.
@@ -113,7 +113,7 @@ def require_segments(option: str, number: int, most: int, name: str) -> None:
 
 
 def check_rank(rank: Any, world_size: Any, manifest: Manifest, name: str) -> tuple[int, int]:
-    """(rank, world_size) as integers, if they fit the packed set.
+    """Return (rank, world_size) as integers, if they fit the packed set.
 
     Args:
         name: of the packed set, for messages.
@@ -138,7 +138,7 @@ def check_rank(rank: Any, world_size: Any, manifest: Manifest, name: str) -> tup
 
 
 def check_lockstep(lockstep: bool, manifest: Manifest, name: str) -> bool:
-    """The argument `lockstep`. Raises ConfigError if the ranks of the set do not run in lockstep, as it says."""
+    """Check the argument `lockstep`. Raises ConfigError if the ranks of the set do not run in lockstep, as it says."""
     if lockstep and manifest.lockstep == 1:
         raise ConfigError(
             f"{name} was planned with --lockstep 1: its ranks run different numbers of micro-batches, with which FSDP "

@@ -26,7 +26,7 @@ def _count(blocks: list[npt.NDArray[np.int64]], i: int) -> int:
 
 
 def _count_unused() -> int | None:
-    """The `_count` of a block that only its pool refers to; None if this Python's counts are useless.
+    """Return the `_count` of a block that only its pool refers to; None if this Python's counts are useless.
 
     It is measured because releases of Python count temporary references differently.
     """
@@ -53,7 +53,7 @@ class PagePool:
         self._unused = _count_unused()
 
     def take(self, length: int) -> npt.NDArray[np.int64]:
-        """int64 [length], uninitialized; it is free again once it and all its views are gone."""
+        """Take int64 [length], uninitialized; the array is free again once it and all its views are gone."""
         # Never wait: in a process that was forked while another thread held the lock, it stays locked forever.
         if self._unused is None or not self._lock.acquire(blocking=False):
             return np.empty(length, dtype=np.int64)
@@ -70,7 +70,7 @@ class PagePool:
             self._lock.release()
 
     def take_row(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """int64 [length], [length+1] and [length], in one block, which each of them keeps alive."""
+        """Take int64 [length], [length+1] and [length], in one block, which each of them keeps alive."""
         stride = (length // _LINE + 1) * _LINE
         block = self.take(3 * stride)
         return block[:length], block[stride : stride + length + 1], block[2 * stride : 2 * stride + length]

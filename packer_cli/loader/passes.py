@@ -26,7 +26,7 @@ _ramp = np.arange(16_384, dtype=np.int32)
 
 
 def ramp(length: int) -> Int32Array:
-    """0, 1, 2, ... int32 [length], a view of one array that grows with the longest row; do not write to it."""
+    """Return 0, 1, 2, ... int32 [length], a view of one array that grows with the longest row; do not write to it."""
     global _ramp
     found = _ramp
     if len(found) < length:
@@ -95,7 +95,7 @@ def write_labels(
 
 
 def cut_spans(starts: Integers, stops: Integers, start: int, stop: int) -> tuple[Integers, Integers]:
-    """What of these spans lies between the tokens `start` and `stop`, counted from `start`."""
+    """Cut these spans to what lies between the tokens `start` and `stop`, counted from `start`."""
     if start:
         first = int(stops.searchsorted(start, "right"))
         starts, stops = np.maximum(starts[first:] - start, 0), stops[first:] - start
@@ -106,7 +106,7 @@ def cut_spans(starts: Integers, stops: Integers, start: int, stop: int) -> tuple
 def count_loss_tokens(
     loss_starts: Integers, loss_stops: Integers, cu_seqlens: Int32Array, num_loss_tokens: int
 ) -> Int64Array:
-    """int64 [n]: loss tokens of each sample.
+    """Count the loss tokens of each sample, int64 [n].
 
     Args:
         loss_starts, loss_stops: [s], spans, each within a sample, in order.
@@ -122,7 +122,7 @@ def count_loss_tokens(
 
 
 def align_samples(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
-    """The pack with each sample padded to a multiple of `multiple`; the padding is part of the sample's segment."""
+    """Pad each sample of a pack to a multiple of `multiple`; the padding is part of the sample's segment."""
     lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
     cu_seqlens = np.zeros_like(pack.cu_seqlens)
     np.cumsum(-(-lengths // multiple) * multiple, out=cu_seqlens[1:])
@@ -136,7 +136,7 @@ def align_samples(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
 
 
 def with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:
-    """A copy of `cu_seqlens`, with one more segment if it ends before `length`."""
+    """Copy `cu_seqlens`, with one more segment if it ends before `length`."""
     if cu_seqlens[-1] == length:
         return cu_seqlens.copy()
     padded = np.empty(len(cu_seqlens) + 1, dtype=np.int32)

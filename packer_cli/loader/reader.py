@@ -42,7 +42,7 @@ class _Open:
         self.close = kept.close  # Allows a cache to remove the shard.
 
     def read(self, row: int) -> Pack:
-        """The pack in a row. Raises FormatError if there is none, or not the one that was written."""
+        """Read the pack in a row. Raises FormatError if there is none, or not the one that was written."""
         if row >= len(self._is_checked):
             raise FormatError(f"no row {row}")
         if not self._is_checked[row]:
@@ -58,7 +58,7 @@ class _Open:
         return pack
 
     def _require_whole(self) -> None:
-        """Reading what was cut off from a mapped file would end the process with SIGBUS."""
+        """Require that nothing is cut off: reading that from a mapped file would end the process with SIGBUS."""
         with suppress(FileNotFoundError):  # Then the mapping stays whole.
             num_bytes = os.stat(self._kept.path).st_size
             if num_bytes < self._entry.num_bytes:
@@ -74,7 +74,7 @@ class ShardReader:
     """
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
-        """Opens nothing yet."""
+        """Open nothing yet."""
         self.storage, self.manifest = storage, manifest
         self._parts = TokenParts(
             lambda part: _map(storage.open_shard(part, self.close)), manifest.tokens, is_weighted=manifest.is_weighted
@@ -95,7 +95,7 @@ class ShardReader:
         return ShardReader, (self.storage, self.manifest)
 
     def read(self, group: int, shard: int, row: int) -> Pack:
-        """The pack in `row` of shard number `shard` of group number `group`.
+        """Read the pack in `row` of shard number `shard` of group number `group`.
 
         Raises:
             FormatError: the shard is missing, or does not match the manifest.
@@ -172,7 +172,7 @@ class ShardReader:
 
     @contextmanager
     def _naming(self, entry: ShardInfo) -> Iterator[None]:
-        """While a shard is fetched, or looked for: errors name it."""
+        """Name a shard in errors while it is fetched, or looked for."""
         try:
             yield
         except (OSError, ValueError, FormatError) as error:
@@ -185,7 +185,7 @@ class ShardReader:
 
 
 def _map(file: KeptFile) -> pa.Buffer:
-    """Its bytes, which need no open file."""
+    """Map the file's bytes, which need no open file."""
     return pa.memory_map(str(file.path)).read_buffer()
 
 
@@ -204,7 +204,7 @@ class MicroBatchReader:
         self._prefetch = prefetch if storage.is_remote else 0
 
     def read(self, rows: RankRows, number: int) -> MicroBatch:
-        """The micro-batch of row `number`. Raises FormatError if its shard is damaged."""
+        """Read the micro-batch of row `number`. Raises FormatError if its shard is damaged."""
         row = rows.row(number)
         if row.shard < 0:
             return self._builder.filler(row, rows.epoch)
@@ -226,7 +226,7 @@ _LOOK_AHEAD = 4096
 
 
 def next_shards(rows: RankRows, i: int, num: int) -> list[tuple[int, int]]:
-    """The first `num` shards, as (group, shard), read from row `i` on, within the next 4096 rows."""
+    """List the first `num` shards, as (group, shard), read from row `i` on, within the next 4096 rows."""
     stop = i + _LOOK_AHEAD
     shard = rows.columns["shard"][i:stop].astype(np.int64)
     keys = (rows.columns["group"][i:stop].astype(np.int64) << 32 | shard)[shard >= 0]

@@ -97,7 +97,7 @@ class Place:
         self._num_passes = num_passes
 
     def state(self, rows: RankRows, iteration: int) -> dict[str, Any]:
-        """A state of the data set, at an iteration of these rows."""
+        """Make a state of the data set, at an iteration of these rows."""
         fingerprint, step = self.manifest.fingerprint, rows.step_of(iteration)
         return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=iteration, step=step).value()
 
@@ -137,17 +137,17 @@ class PackedSampler(Sampler[int]):
         self._pass = _Pass(place)
 
     def __len__(self) -> int:
-        """Iterations of the whole epoch, even if fewer are left."""
+        """Count the iterations of the whole epoch, even if fewer are left."""
         return len(self._place.rows)
 
     def __iter__(self) -> Iterator[int]:
-        """A pass. Its start is fixed now, not at its first index, since torchdata may save it before."""
+        """Begin a pass. Its start is fixed now, not at its first index, since torchdata may save it before."""
         self._place.has_sampler, self._place.unused = True, 0
         self._pass = _Pass(self._place)
         return self._pass
 
     def state_dict(self) -> dict[str, Any]:
-        """A state of the data set; torchdata calls this for each index that it draws for workers."""
+        """Return a state of the data set; torchdata calls this for each index that it draws for workers."""
         return self._place.state(self._pass.rows, self._pass.next)
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
@@ -236,7 +236,7 @@ def _is_called_by_loader() -> bool:
 
 
 def read_state(state: Any, manifest: Manifest, name: str) -> tuple[int, int, bool]:
-    """(epoch, iteration, whether that is the end of the epoch) of a state.
+    """Read (epoch, iteration, whether that is the end of the epoch) of a state.
 
     Args:
         name: of the packed set, for messages.

@@ -10,7 +10,7 @@ from packer_cli.loader.formats.base import is_list_of_batches
 
 
 class Step:
-    """What a rank runs between two optimizer steps. `packed_steps` makes it; its arguments are attributes.
+    """Micro-batches that a rank runs between two optimizer steps; `packed_steps` makes them. Arguments are attributes.
 
     Args:
         batches: its micro-batches, at least one. Run forward and backward of each.
@@ -44,7 +44,7 @@ class Step:
 
 
 def packed_steps(dataset: PackedDataset, begin: int | None = None, *, endless: bool = False) -> Iterator[Step]:
-    """The steps from an iteration to the end of the epoch. ::
+    """Yield the steps from an iteration to the end of the epoch. ::
 
         for step in packed_steps(dataset):
             for batch in step.batches:

@@ -40,7 +40,7 @@ class Storage(SetFolder):
         self.verify = verify
 
     def open_shard(self, entry: FileInfo, release: Callable[[], None]) -> KeptFile:
-        """A shard, or this node's copy, which stays until it is closed.
+        """Open a shard, or this node's copy, which stays until it is closed.
 
         Raises:
             OSError, ValueError, FormatError: it is missing, has another size, or cannot be fetched as it was written.
@@ -55,7 +55,7 @@ class Storage(SetFolder):
         return KeptFile(file)
 
     def find_damage(self, entry: FileInfo) -> str | None:
-        """What is wrong with the bytes of a shard; None where they are as written. Price: one read, some GB/s."""
+        """Say what is wrong with a shard's bytes; None where they are as written. Price: one read, some GB/s."""
         return find_damage(inside(self.root, entry.path), entry.num_bytes, entry.xxh3)
 
     def discard(self, entry: FileInfo) -> bool:
@@ -70,7 +70,7 @@ class Storage(SetFolder):
 
 
 class RemoteStorage(Storage):
-    """Those below a URL, shards behind a cache; a forked process has threads and locks of its own."""
+    """Files below a URL, shards behind a cache; a forked process has threads and locks of its own."""
 
     files_kept = 8
     is_remote = True
@@ -100,7 +100,7 @@ class RemoteStorage(Storage):
         return self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry), release)
 
     def find_damage(self, entry: FileInfo) -> str | None:
-        """Of this node's copy of a shard."""
+        """Find the damage of this node's copy of a shard."""
         with closing(self.open_shard(entry, lambda: None)) as file:
             return find_damage(file.path, entry.num_bytes, entry.xxh3)
 
@@ -161,7 +161,7 @@ def open_set(
     cache_bytes: int = CACHE_BYTES,
     storage_options: dict[str, Any] | None = None,
 ) -> tuple[Storage, Manifest]:
-    """The files of the packed set in a folder or at a URL, and its manifest.
+    """Open the files of the packed set in a folder or at a URL, and its manifest.
 
     Args: those of `PackedDataset`.
 
@@ -191,7 +191,7 @@ def open_set(
 
 
 def choose_pad_token(manifest: Manifest, pad_token_id: int | None) -> int:
-    """`pad_token_id`, else the tokenizer's pad token, else its end-of-text token, else 0.
+    """Choose `pad_token_id`, else the tokenizer's pad token, else its end-of-text token, else 0.
 
     Raises:
         ConfigError: the vocabulary has no such id.

@@ -24,7 +24,7 @@ from packer_cli.loader.batch import BatchBuilder, MicroBatch, RowTrees
 
 _NONE = np.empty(0, dtype=np.int32)
 _ROOTLESS = Trees(np.zeros(1, dtype=np.int32), _NONE, _NONE)
-"""Those of a filler."""
+"""Trees of a filler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class TreeBuilder(BatchBuilder):
     """Builds micro-batches that keep the trees of their rows; padding is a root of its own, without a branch."""
 
     def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
-        """As `BatchBuilder.build`; `position_ids` are depths, the segments are the trees, the samples branches.
+        """Build as `BatchBuilder.build`; `position_ids` are depths, the segments are the trees, the samples branches.
 
         Price: that of a flat row, and O(K + M): 0.4 ms in all for 16K tokens.
         """
@@ -84,7 +84,7 @@ class PairBuilder(BatchBuilder):
 def _loss_terms(
     pack: Pack, trees: Trees, paths: Lists, *, is_weighted: bool
 ) -> tuple[Int64Array, Int64Array, NDArray[np.float32]]:
-    """Of the M loss terms, one branch after another: the token that predicts (int64), the branch (int64), the weight.
+    """Return the M loss terms, by branch: the token that predicts (int64), the branch (int64), the weight.
 
     Args:
         paths: those of the leaves.
@@ -101,7 +101,7 @@ def _loss_terms(
 
 
 def _with_padding(trees: Trees, length: int) -> Trees:
-    """The trees of the padded row."""
+    """Return the trees of the padded row."""
     starts, parents, ends = trees
     if starts[-1] == length:
         return trees
@@ -113,7 +113,7 @@ _OF_ITEMS = ("item_kinds", "item_branches", *ITEM_VALUES)
 
 
 def _items(pack: Pack, order: Int64Array | None = None) -> dict[str, np.ndarray]:
-    """What a batch says of the items, integers as int64; `order` is that of the branches."""
+    """Return what a batch says of the items, integers as int64; `order` is that of the branches."""
     found = {}
     for name in (*_OF_BRANCHES, *_OF_ITEMS):
         values = getattr(pack, name)
@@ -126,7 +126,7 @@ def _items(pack: Pack, order: Int64Array | None = None) -> dict[str, np.ndarray]
 
 
 def _flattened(pack: Pack, trees: Trees, order: Int64Array) -> Pack:
-    """The pack with its branches in this order, each with all its tokens."""
+    """Flatten a pack to its branches in this order, each with all its tokens."""
     assert pack.branch_loss_spans is not None
     paths = trees.paths(trees.branch_segments[order])
     counts = pack.branch_loss_spans.astype(np.int64)

@@ -1,1 +1,1 @@
-"""What single trainers need, one file each, which imports its trainer; and what loops on transformers models need."""
+"""Adapters for single trainers, one file each, which imports its trainer; parts for loops on transformers models."""

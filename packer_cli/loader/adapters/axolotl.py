@@ -41,7 +41,7 @@ _DECIDED = {
     "sample_packing": False,
     "sequence_parallel_degree": None,
 }
-"""What the plan decides, and Axolotl is told instead."""
+"""Settings that the plan decides, and the values that Axolotl is told instead."""
 
 _OF_EVALUATION = {
     "early_stopping_patience": None,
@@ -51,7 +51,7 @@ _OF_EVALUATION = {
     "load_best_model_at_end": False,
     "val_set_size": 0.0,
 }
-"""Likewise, if there is no validation set."""
+"""Settings that the plan decides if there is no validation set, and the values that Axolotl is told instead."""
 
 _OTHER_LOSS = "is not supported on packed rows"
 _UNSUPPORTED = {
@@ -88,7 +88,7 @@ class HbpackPlugin(BasePlugin):
     """
 
     def get_input_args(self) -> str:
-        """The class of the plugin's keys."""
+        """Name the class of the plugin's keys."""
         return f"{__name__}.{HbpackArgs.__name__}"
 
     def register(self, cfg: Any) -> None:
@@ -116,7 +116,7 @@ class HbpackPlugin(BasePlugin):
             cfg["val_set_size"] = 0.01
 
     def load_datasets(self, cfg: Any, preprocess: bool = False) -> Any:
-        """The paths of the sets, which the trainer opens, and how many steps Axolotl's defaults are taken from."""
+        """Return the paths of the sets, which the trainer opens, and the number of steps for Axolotl's defaults."""
         from axolotl.common.datasets import TrainDatasetMeta
 
         path = cfg.hbpack
@@ -125,7 +125,10 @@ class HbpackPlugin(BasePlugin):
         return TrainDatasetMeta(path, _validation_of(path), min(num_steps, cfg.max_steps or num_steps))
 
     def get_training_args(self, cfg: Any) -> dict[str, Any]:
-        """What is not the user's: the trainer counts the steps of each epoch, and reads rows without workers."""
+        """Return the arguments that are not the user's.
+
+        The trainer counts the steps of each epoch, and reads rows without workers.
+        """
         return {
             "dataloader_num_workers": 0,
             "dataloader_prefetch_factor": None,
@@ -133,7 +136,7 @@ class HbpackPlugin(BasePlugin):
         }
 
     def get_trainer_cls(self, cfg: Any) -> type:
-        """Axolotl's trainer, on packed sets."""
+        """Return Axolotl's trainer, on packed sets."""
         from axolotl.core.trainers import AxolotlTrainer
         from axolotl.integrations.base import PluginManager
 
@@ -170,7 +173,7 @@ def _require_no_trainer(trainer_class: type | None) -> None:
 
 
 def _manifest_of(path: str, world_size: int | None = None) -> Manifest:
-    """The manifest of a packed set; raises ConfigError if it is for another number of GPUs."""
+    """Read the manifest of a packed set; raises ConfigError if the set is for another number of GPUs."""
     _, manifest = open_set(path, verify="none")
     if world_size is not None:
         check_rank(0, world_size, manifest, repr(path))
@@ -178,5 +181,5 @@ def _manifest_of(path: str, world_size: int | None = None) -> Manifest:
 
 
 def _validation_of(path: str) -> str | None:
-    """The validation set of a packed set."""
+    """Return the validation set of a packed set."""
     return f"{path.rstrip('/')}/{VALIDATION}" if _manifest_of(path).planned.sets_aside else None

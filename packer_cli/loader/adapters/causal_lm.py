@@ -60,7 +60,7 @@ def require_no_state(model: Any) -> None:
 
 
 def _head(model: Any, *, gives_rewards: bool) -> Any:
-    """The output layer; None if there is none."""
+    """Return the output layer; None if there is none."""
     return getattr(model, "score", None) if gives_rewards else model.get_output_embeddings()
 
 
@@ -99,13 +99,13 @@ def _require_runnable(model: Any, row: PackedRow) -> None:
 
 
 def _stateful_layers(config: Any) -> str:
-    """The kinds of a model's layers that are not attention; empty if there are none."""
+    """Name the kinds of a model's layers that are not attention; empty if there are none."""
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
     return ", ".join(sorted(kinds - {"full_attention", "sliding_attention", "attention"}))
 
 
 def _why_not_shared(config: Any) -> str:
-    """Why GPUs cannot share a row of such a model; empty if they can."""
+    """Say why GPUs cannot share a row of such a model; empty if they can."""
     if stateful := _stateful_layers(config):
         return f"has {stateful} layers, whose states would begin anew in each GPU's part of a row"
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
@@ -116,7 +116,7 @@ def _why_not_shared(config: Any) -> str:
 
 
 def _patched_head(model: Any, head: Any) -> Any:
-    """The output layer, in whose forward pass the loss is made: FSDP gathers its weights once for that.
+    """Patch the output layer, in whose forward pass the loss is made: FSDP gathers the layer's weights once for that.
 
     FSDP also casts what the forward pass returns, so nothing but the loss of the whole row may pass there.
     """
@@ -134,11 +134,11 @@ def _patched_head(model: Any, head: Any) -> Any:
 _LENGTH = 12
 """Tokens of a sample of the check; more than any convolution's width."""
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Of losses in unlike shapes, relative; for other types, where the model rounds to eight bits, 3 %."""
+"""Tolerance of losses in unlike shapes, relative; for other types, where the model rounds to eight bits, 3 %."""
 _EXACT = 1e-5
-"""Of a first sample's loss, in a row and alone: greater where the model computes in fewer than 24 bits."""
+"""Tolerance of a first sample's loss, in a row and alone: greater where the model computes in fewer than 24 bits."""
 _LEAK = {True: 1e-5, False: 3e-3}
-"""Of losses in the same shape, by whether the model is exact; rounding may change there with the experts chosen."""
+"""Tolerance of losses in one shape, by whether the model is exact; rounding may change with the experts chosen."""
 
 
 def check_packed_rows(model: nn.Module, device: torch.device) -> None:
@@ -163,7 +163,7 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """While a model is tried: no gradients, and modules as for evaluation."""
+    """Try a model while the block runs: without gradients, and with modules as for evaluation."""
     trains = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -175,7 +175,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _find_mixing(model: nn.Module, device: torch.device) -> str:
-    """Why a model cannot run packed rows; empty if it can."""
+    """Say why a model cannot run packed rows; empty if it can."""
     inner: Any = getattr(model, "module", model)
     vocabulary = inner.config.get_text_config().vocab_size
     ids = torch.arange(2 * _LENGTH) * 7919 % vocabulary
@@ -209,7 +209,7 @@ def _loss_alone(model: nn.Module, sample: torch.Tensor, device: torch.device) ->
 
 
 def _made_up(ids: torch.Tensor, num_labelled: int) -> dict[str, Any]:
-    """A batch of two samples, of which the last ones have a loss."""
+    """Make up a batch of two samples, of which the last ones have a loss."""
     positions = torch.arange(_LENGTH).repeat(2)
     has_loss = (positions > 0) & (torch.arange(2 * _LENGTH) >= (2 - num_labelled) * _LENGTH)
     return {

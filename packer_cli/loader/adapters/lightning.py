@@ -87,23 +87,26 @@ class PackedDataModule(lightning.LightningDataModule):
         return PackedDataset(path, trainer.global_rank, trainer.world_size, lockstep=meets, **self._options)
 
     def train_dataloader(self) -> Iterable[Step]:
-        """The steps of Lightning's next epoch. It is not a `DataLoader`, so Lightning does not shard it again."""
+        """Return the steps of Lightning's next epoch.
+
+        The value is not a `DataLoader`, so Lightning does not shard it again.
+        """
         if not self._resumes:
             self._before = self._after = self._place()._replace(num_steps=0)
         return _Steps(self._num_train_steps, self._train_steps)
 
     def val_dataloader(self) -> Iterable[Step]:
-        """All steps."""
+        """Return all steps."""
         dataset = self.val_set
         assert dataset is not None
         return _Steps(lambda: dataset.num_steps, lambda: packed_steps(dataset, 0))
 
     def transfer_batch_to_device(self, batch: Step, device: torch.device, dataloader_idx: int) -> Step:
-        """Rows move when they run."""
+        """Leave the step as it is: rows move when they run."""
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last step that was trained; nothing outside of `fit`."""
+        """Return the place after the last step that was trained; nothing outside of `fit`."""
         return {} if self.train_set is None else self._place()._asdict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -120,7 +123,7 @@ class PackedDataModule(lightning.LightningDataModule):
         return self._after if self.trainer.global_step > self._global_step else self._before
 
     def _rest(self) -> tuple[int, int | None]:
-        """Steps of Lightning's epoch that are trained, and the iteration to go on with; None: it has nothing left."""
+        """Return the steps that are trained of Lightning's epoch, and the iteration to go on with; None: none left."""
         dataset, (epoch, num_steps, data) = self.train_set, self._place()
         assert dataset is not None
         if dataset.begins_at(data):
@@ -218,7 +221,7 @@ class PackedModule(lightning.LightningModule):
         return self._optimizer(self.parameters())
 
     def training_step(self, step: Step, batch_idx: int = 0) -> torch.Tensor:
-        """Forward of all micro-batches, and backward of all but the last, which Lightning runs itself.
+        """Run forward of all micro-batches, and backward of all but the last, which Lightning runs itself.
 
         Only then does DDP exchange gradients.
 
@@ -236,7 +239,7 @@ class PackedModule(lightning.LightningModule):
         return loss + (runner.loss - loss.detach())
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """After the step's last backward pass, log what it took since that of the step before."""
+        """Log, after the step's last backward pass, what the step took since the one before."""
         step, self._step = self._step, None
         if step is None:  # Of another optimizer.
             return
@@ -248,10 +251,10 @@ class PackedModule(lightning.LightningModule):
             self.log("predicted_step_seconds", step.predicted_seconds)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        """Lightning calls it between `training_step` and the last backward pass, when gradients must stay."""
+        """Do nothing: Lightning calls it between `training_step` and the last backward, when gradients must stay."""
 
     def validation_step(self, step: Step, batch_idx: int = 0) -> None:
-        """Forward of all micro-batches."""
+        """Run forward of all micro-batches."""
         weight = loss_weight_of_step(step.batches[0])
         runner = self._runner_of_model()
         for _ in runner.losses(step):
@@ -260,7 +263,7 @@ class PackedModule(lightning.LightningModule):
         self.log("val_loss", self._val_loss, prog_bar=True)
 
     def on_validation_epoch_end(self) -> None:
-        """Validation does not count in `tokens_per_second` and `step_seconds`."""
+        """Begin to measure anew: validation does not count in `tokens_per_second` and `step_seconds`."""
         self._began = time.perf_counter()
 
     def _runner_of_model(self) -> StepRunner:
@@ -275,7 +278,7 @@ class _Place(NamedTuple):
     """After a step."""
 
     epoch: int
-    """As Lightning counts."""
+    """Number of the epoch, as Lightning counts."""
     num_steps: int
     """Trained in it."""
     data: dict[str, Any]
@@ -283,7 +286,7 @@ class _Place(NamedTuple):
 
 
 class _Steps:
-    """What Lightning takes as a data loader. It asks for the place when read: some strategies restore it late."""
+    """Data loader that Lightning takes. It asks for the place when read: some strategies restore it late."""
 
     def __init__(self, length: Callable[[], int], steps: Callable[[], Iterator[Step]]) -> None:
         self._length, self._steps = length, steps

@@ -1,4 +1,4 @@
-"""What a packed row brings into a model's forward pass, and the loss that it takes out.
+"""Inputs that a packed row brings into a model's forward pass, and the loss that it takes out.
 
 It travels as one object in the keyword arguments, which transformers hands on to each layer. Wrappers copy, cast and
 move tensors and dictionaries of tensors, but not an object. A layer that is recomputed in the backward pass gets the
@@ -47,14 +47,14 @@ class RowKeys:
         """Calls of the attention for it."""
         mask = batch.get("attention_mask")
         self.mask = mask if isinstance(mask, RowMask) else None
-        """Of format "tree-flex", for FlexAttention, which needs nothing else."""
+        """Mask of format "tree-flex", for FlexAttention, which needs nothing else."""
         self.masks: dict[int | None, Any] = {}
-        """Of FlexAttention, by sliding window; each layer uses them again."""
+        """Masks of FlexAttention, by sliding window; each layer uses them again."""
         self.is_tree = self.mask is not None or "tree_kv_index" in batch
         self.kv_index: Tensor | None = None
         """int64 [K]: which keys to gather; None: they are where the queries are."""
         self.varlen: dict[str, Any] = {}
-        """What FlashAttention takes"""
+        """Arguments that FlashAttention takes."""
         if self.mask is None:
             names = _OF_TREES if self.is_tree else _OF_SAMPLES
             self._borders = [batch[names[f"cu_seq_lens_{kind}"]] for kind in "qk"]
@@ -65,22 +65,22 @@ class RowKeys:
 
     @cached_property
     def borders(self) -> list[int]:
-        """Of queries."""
+        """Borders of queries."""
         found: list[int] = self._borders[0].tolist()
         return found
 
     @cached_property
     def key_borders(self) -> list[int] | None:
-        """Of the gathered keys; None: they are where the queries are."""
+        """Borders of the gathered keys; None: they are where the queries are."""
         return None if self.kv_index is None else self._borders[1].tolist()
 
     def keys(self, tensor: Tensor) -> Tensor:
-        """Keys or values as the queries attend to them: [T, ...] -> [K, ...] of a row of trees."""
+        """Return keys or values as the queries attend to them: [T, ...] -> [K, ...] of a row of trees."""
         return tensor if self.kv_index is None else tensor.index_select(0, self.kv_index)
 
 
 class PackedRow(RowKeys):
-    """What a forward pass needs of a batch of format "transformers", "tree" or "tree-flex".
+    """Tensors that a forward pass needs of a batch of format "transformers", "tree" or "tree-flex".
 
     Args:
         batch: with its metadata.
@@ -98,16 +98,16 @@ class PackedRow(RowKeys):
         super().__init__(batch, group, device)
         names = ["input_ids", "position_ids", *(["seq_idx"] if "seq_idx" in batch else [])]
         self.inputs: dict[str, Any] = {name: batch[name].to(device) for name in names}
-        """What a model takes besides the row. Layers without attention, such as recurrent ones and convolutions, tell
-        samples apart by it (docs/loader.md)."""
+        """Inputs that a model takes besides the row. Layers without attention, such as recurrent ones and
+        convolutions, tell samples apart by them (docs/loader.md)."""
         if not self.is_tree:
             self.inputs |= self.varlen
         self.num_tokens: int = batch["input_ids"].numel()
         self._set_targets(batch, device)
         self.factor = factor
         self.loss: Any = None
-        """Of this rank, times the factor, once it ran: a scalar without a graph. Wrappers may round what the forward
-        pass returns."""
+        """Loss of this rank, times the factor, once the row ran: a scalar without a graph. Wrappers may round what the
+        forward pass returns."""
 
     def _set_targets(self, batch: Mapping[str, Any], device: torch.device) -> None:
         labels, weights = shifted_labels(batch)
@@ -120,11 +120,11 @@ class PackedRow(RowKeys):
         """float32 [k]"""
 
     def take(self, head: Any, config: Any, hidden: Tensor) -> ModelOutput:
-        """What a model returns for the row; arguments as for `row_loss`."""
+        """Return what a model returns for the row; arguments as for `row_loss`."""
         return CausalLMOutput(loss=row_loss(head, config, hidden, self))
 
     def run(self, model: nn.Module) -> Tensor:
-        """The forward pass of a model, wrapped or not: its loss, with the graph.
+        """Run the forward pass of a model, wrapped or not, and return its loss, with the graph.
 
         Raises:
             ConfigError: the model does not run packed rows, or no longer.
@@ -147,7 +147,7 @@ _OF_TREES |= {"max_length_q": "tree_max_seqlen_q", "max_length_k": "tree_max_seq
 
 @torch.compiler.disable  # A graph would be compiled anew for each number of tokens with a loss.
 def row_loss(head: Any, config: Any, hidden: Tensor, row: PackedRow) -> Tensor:
-    """The sum of the losses of this rank's tokens, times the row's factor: a scalar of float32, or of float64.
+    """Sum the losses of this rank's tokens, times the row's factor: a scalar of float32, or of float64.
 
     The output layer runs over the tokens with a loss alone: in Liger's fused kernel where that is installed, else
     `CHUNK` logits at a time, and again in the backward pass.
@@ -179,7 +179,7 @@ def row_loss(head: Any, config: Any, hidden: Tensor, row: PackedRow) -> Tensor:
 
 
 def _fused(head: Any, tokens: Tensor) -> Callable[..., Tensor] | None:
-    """Liger's output layer and loss in one, of a plain linear layer on a GPU."""
+    """Return Liger's output layer and loss in one, of a plain linear layer on a GPU; None if they do not fit."""
     is_plain = isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward
     if not is_plain or tokens.dtype == torch.float64 or not (tokens.is_cuda or os.environ.get("TRITON_INTERPRET")):
         return None
@@ -205,7 +205,7 @@ def _fused(head: Any, tokens: Tensor) -> Callable[..., Tensor] | None:
 
 
 def finished_logits(logits: Tensor, config: Any) -> Tensor:
-    """What a model does to the output layer's logits: it scales them (Cohere, Granite), or caps them (Gemma 2)."""
+    """Finish the output layer's logits as a model does: scale them (Cohere, Granite), or cap them (Gemma 2)."""
     cap = getattr(config, "final_logit_softcapping", None)
     logits = _scaled(logits, config)
     return logits if cap is None else torch.tanh(logits / cap) * cap

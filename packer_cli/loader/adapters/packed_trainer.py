@@ -1,4 +1,4 @@
-"""What `Trainer` and `SFTTrainer` do otherwise on packed sets; `adapters.transformers` puts it before them."""
+"""Methods of `Trainer` and `SFTTrainer` that differ on packed sets; `adapters.transformers` puts them first."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class PackedDataState(TrainerCallback, ExportableState):
         self.epoch = 0.0
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return what a checkpoint holds."""
         return {"args": {}, "attributes": {"data": self.data, "first_epoch": self.first_epoch}}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """The plan's epochs count, also after a resume within one."""
+        """Set the plan's epoch, which counts also after a resume within one."""
         state.epoch = self.epoch
 
 
@@ -58,7 +58,10 @@ class TrainerRunner(StepRunner):
         """Means of the newest step besides its loss, the same on all ranks."""
 
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """By default FSDP and DeepSpeed reduce them in every micro-batch, or each GPU would keep whole ones."""
+        """Return a context for a micro-batch; FSDP and DeepSpeed by default reduce gradients in every one.
+
+        Else each GPU would keep whole gradients.
+        """
         trainer = self._trainer
         # DeepSpeed's wrapper steps where gradients are synchronized.
         trainer.accelerator.gradient_state._set_sync_gradients(is_last)
@@ -68,7 +71,7 @@ class TrainerRunner(StepRunner):
         return trainer.accelerator.no_sync(self.model) if waits else nullcontext()
 
     def forward(self, row: PackedRow) -> torch.Tensor:
-        """Under the Trainer's autocast."""
+        """Run the row under the Trainer's autocast."""
         with self._trainer.compute_loss_context_manager():
             return super().forward(row)
 
@@ -85,11 +88,11 @@ class _StepLoader:
 
 
 _AnyTrainer: Any = object
-"""What the class of the user stands for."""
+"""Stand-in for the class of the user."""
 
 
 class PackedTrainer(_AnyTrainer):
-    """What a trainer class does otherwise; it stands before that class."""
+    """Methods of a trainer class that differ on packed sets; the class stands before that class."""
 
     runner_class: ClassVar[type[TrainerRunner]] = TrainerRunner
     needs_pairs: ClassVar[bool] = False
@@ -130,7 +133,7 @@ class PackedTrainer(_AnyTrainer):
         self._unlogged: list[tuple[int, float | None]] = []  # Tokens and predicted seconds of steps.
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **others: Any) -> Any:
-        """As the Trainer's; on a set that was rebalanced where the checkpoint stopped, for the steps that are left."""
+        """Train as the Trainer does; on a set rebalanced where the checkpoint stopped, train the steps left."""
         self.place, self._num_trained = self._start, 0
         self.data_state.first_epoch = self._start["epoch"]
         if resume_from_checkpoint:
@@ -168,7 +171,7 @@ class PackedTrainer(_AnyTrainer):
         return str(folder)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """The Trainer's numbers, as the plan has them: epochs can have unlike numbers of steps."""
+        """Return the Trainer's numbers, as the plan has them: epochs can have unlike numbers of steps."""
         trained, steps = self._num_trained, self._steps_left(args)
         max_steps = args.max_steps if args.max_steps > 0 else trained + sum(steps)
         if self.place is self._start and trained and args.should_log:
@@ -187,7 +190,7 @@ class PackedTrainer(_AnyTrainer):
         )
 
     def _steps_left(self, args: Any) -> list[int]:
-        """Steps of each epoch to come, the rest of the current one first; with `max_steps`, at least as many."""
+        """List the steps of each epoch to come, the current one's rest first; with `max_steps`, at least as many."""
         dataset, steps = self.packed_set, list[int]()
         dataset.load_state_dict(self.place)
         begun, epoch = dataset.step_of(dataset.position), dataset.epoch
@@ -205,20 +208,20 @@ class PackedTrainer(_AnyTrainer):
         return next(each for each in self.callback_handler.callbacks if isinstance(each, PackedDataState))
 
     def steps_of(self, dataset: PackedDataset, begin: int | None = None) -> Iterator[Step]:
-        """The steps of a set, see `packed_steps`."""
+        """Return the steps of a set, see `packed_steps`."""
         return packed_steps(dataset, begin)
 
     def get_train_dataloader(self) -> Any:
-        """Whole steps."""
+        """Return a loader of whole steps."""
         return _StepLoader(self)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Step], None]:
-        """The next step, if there is one; it knows its loss tokens."""
+        """Return the next step, if there is one; the step knows its loss tokens."""
         step = next(epoch_iterator, None)
         return [] if step is None else [step], None
 
     def training_step(self, model: Any, inputs: Step, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of each micro-batch of a step; the Trainer clips and steps afterwards."""
+        """Run forward and backward of each micro-batch of a step; the Trainer clips and steps afterwards."""
         model.train()
         if callable(getattr(self.optimizer, "train", None)):  # Of schedule-free optimizers.
             self.optimizer.train()
@@ -234,7 +237,7 @@ class PackedTrainer(_AnyTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The mean loss over the loss tokens of a packed set, or of each in a dictionary."""
+        """Return the mean loss over the loss tokens of a packed set, or of each in a dictionary."""
         sets, runner = self._eval_sets, self._runner
         if eval_dataset is not None:
             sets = open_named(eval_dataset, self.args, self.packed_set, **self._options)
@@ -254,7 +257,7 @@ class PackedTrainer(_AnyTrainer):
         return metrics
 
     def _means(self, runner: TrainerRunner, dataset: PackedDataset) -> dict[str, float]:
-        """Of the loss and the metrics; each step counts by its loss tokens, or what else its loss is a mean over."""
+        """Average the loss and the metrics; each step counts by its loss tokens, or what its loss is a mean over."""
         runner.model.eval()
         sums: dict[str, Any] = {"loss": torch.zeros((), dtype=torch.float64, device=self.args.device)}
         total = 0.0
@@ -271,27 +274,27 @@ class PackedTrainer(_AnyTrainer):
         return {name: float(value / total) for name, value in sums.items()}
 
     def _save_checkpoint(self, *arguments: Any, **others: Any) -> None:
-        """The Trainer's; its time is none of the steps'."""
+        """Save as the Trainer does; the time it takes is none of the steps'."""
         start = time.perf_counter()
         super()._save_checkpoint(*arguments, **others)
         self._started += time.perf_counter() - start
 
     def predict(self, *arguments: Any, **others: Any) -> Any:
-        """Not of packed rows."""
+        """Refuse to predict: packed rows have no predictions."""
         raise ConfigError("predict is not supported on packed sets; use evaluate, or the class without packed()")
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """The Trainer's count, which expects one batch."""
+        """Count as the Trainer does, which expects one batch."""
         batches = inputs.batches if isinstance(inputs, Step) else [inputs]
         return sum(int(super(PackedTrainer, self).floating_point_ops(batch)) for batch in batches)
 
     def _track_num_input_tokens(self, inputs: Step) -> None:
-        """The Trainer's count, likewise."""
+        """Count the input tokens as the Trainer does, which expects one batch."""
         for batch in inputs.batches if self.args.include_num_input_tokens_seen != "no" else ():
             super()._track_num_input_tokens(batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds tokens per second, about: this rank's times the number of ranks; and what a step takes, on average."""
+        """Add tokens per second, about: this rank's times the ranks; and what a step takes, on average."""
         if "loss" in logs:
             now = time.perf_counter()
             steps, seconds = self._unlogged, now - self._started
@@ -341,12 +344,12 @@ def _checkpoints_all(asked: Any, dataset: PackedDataset) -> bool:
 
 
 def _num_samples(dataset: PackedDataset) -> int:
-    """Of an epoch, pieces of cut ones apart."""
+    """Count the samples of an epoch, pieces of cut ones apart."""
     return sum(group["num_samples"] for group in dataset.manifest["groups"])
 
 
 def _nothing() -> Any:
-    """A data set of one row, which is never read: trainers look at their data sets when they are made."""
+    """Return a data set of one row, which is never read: trainers look at their data sets when they are made."""
     from datasets import Dataset
 
     return Dataset.from_dict({"input_ids": [[0]], "labels": [[-100]]})

@@ -39,7 +39,7 @@ class _Scores:
 
 @dataclass
 class PairOutput(ModelOutput):
-    """What a model returns for a row of pairs: attributes by the names that TRL reads.
+    """Output that a model returns for a row of pairs: attributes by the names that TRL reads.
 
     FSDP casts tensors that forward passes return, and waits for their gradients before it gathers weights again. So it
     gets `anchor`, a scalar whose gradient is 0, and not the numbers themselves.
@@ -84,12 +84,12 @@ class PairsOfRow(PackedRow):
         return filled
 
     def given(self) -> dict[str, Any]:
-        """What the trainer gives to the model, and to its own loss."""
+        """Return what the trainer gives to the model, and to its own loss."""
         # Trainers count tokens by the mask: here those that run.
         return {"attention_mask": self.places.new_full((1, 1), self.num_tokens), "packed_row": self}
 
     def _output(self, length: int, places: Tensor, found: Mapping[str, Tensor]) -> PairOutput:
-        """Numbers at their places in [2B, length]; the first of them have a graph, also where there are none."""
+        """Put numbers at their places in [2B, length]; the first of them have a graph, also where there are none."""
         tensors = {}
         for name, values in found.items():
             empty = values.new_zeros(2 * self.num_filled * length)
@@ -114,7 +114,10 @@ class PairRow(PairsOfRow):
         """int64 [M]: places in [2B, L - 1]"""
 
     def given(self) -> dict[str, Any]:
-        """`input_ids` and `completion_mask` int64 [2B, L], of completions alone; the reference's log-probabilities."""
+        """Return `input_ids` and `completion_mask` int64 [2B, L], of completions alone.
+
+        The reference's log-probabilities are there, too.
+        """
         ids, mask = (self.kept.new_zeros(2 * self.num_filled, 1 + self.length) for _ in range(2))
         rows, columns = self.terms // self.length, self.terms % self.length + 1
         ids[rows, columns] = self.targets
@@ -123,7 +126,7 @@ class PairRow(PairsOfRow):
         return {"input_ids": ids, "completion_mask": mask, **known, **super().given()}
 
     def take(self, head: Any, config: Any, hidden: Tensor) -> PairOutput:
-        """`log_probs`, `entropy`, `mean_logits`, `is_top1`, `log_sum_sq_probs`: [2B, L - 1]."""
+        """Return `log_probs`, `entropy`, `mean_logits`, `is_top1`, `log_sum_sq_probs`: [2B, L - 1]."""
         kept = self.kept if len(self.kept) else self.kept.new_zeros(1)
         targets = self.targets if len(self.kept) else kept
 
@@ -151,12 +154,12 @@ class RewardRow(PairsOfRow):
         """Float [n], once it ran."""
 
     def given(self) -> dict[str, Any]:
-        """`margin` float32 [B], where the set has margins; a pair without one has 0."""
+        """Return `margin` float32 [B], where the set has margins; a pair without one has 0."""
         margin = {"margin": self.values["margin"].nan_to_num(0.0)} if "margin" in self.values else {}
         return {**margin, **super().given()}
 
     def take(self, head: Any, config: Any, hidden: Tensor) -> PairOutput:
-        """`logits`: [2B, 1]."""
+        """Return `logits`: [2B, 1]."""
         rewards = branch_rewards(hidden, head._logits, self._batch, config.pad_token_id)
         self.rewards = rewards.detach()
         return self._output(1, self.places, {"logits": rewards})

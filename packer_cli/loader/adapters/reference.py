@@ -52,7 +52,7 @@ _LACKS = "precompute_ref_log_probs is set, the set lacks ref_chosen_logps or ref
 
 
 class ReferenceLogps:
-    """Those of a trainer's sets. All ranks call its methods at once.
+    """Log-probabilities of the reference for a trainer's sets. All ranks call its methods at once.
 
     Args:
         trainer: a `DPOTrainer`.
@@ -138,7 +138,7 @@ class ReferenceLogps:
         return trainer.model
 
     def _compute(self, dataset: PackedDataset, model: Any) -> Columns:
-        """Of this rank's rows."""
+        """Compute the log-probabilities of this rank's rows."""
         trainer, device = self._trainer, self._trainer.args.device
         run_packed_rows(getattr(model, "module", model))
         require_vocabulary(dataset, model)
@@ -155,7 +155,7 @@ class ReferenceLogps:
         return {"item_id": np.concatenate(items), **{name: np.concatenate(each) for name, each in values.items()}}
 
     def _names(self, dataset: PackedDataset, model: Any = None) -> list[Path]:
-        """Where its file may be, the best place first."""
+        """List the places where the set's file may be, the best first."""
         trainer = self._trainer
         if self._of_model is None:
             if model is None and trainer.is_fsdp_enabled:
@@ -205,7 +205,7 @@ def _whole_epoch(dataset: PackedDataset) -> Iterator[str]:
 
 
 def _hash(model: Any, hash_module: Callable[[Any], str]) -> str:
-    """Of a model's weights and config; of one with adapters, of those that the reference has."""
+    """Hash a model's weights and config; of a model with adapters, those that the reference has."""
     adapters = getattr(model, "peft_config", {})
     others = adapters.keys() - {"ref"}
     weights = {name: value for name, value in model.state_dict().items() if others.isdisjoint(name.split("."))}
@@ -223,7 +223,7 @@ _DOES_NOT_DECIDE = ("transformers_version", "use_cache", "architectures", "dtype
 
 
 def _read_first(names: list[Path]) -> Columns | None:
-    """The first of these files that is there, and sound."""
+    """Read the first of these files that is there, and sound."""
     for name in names:
         with suppress(OSError, KeyError, pa.ArrowException), pa.OSFile(str(name)) as file:
             table = pa.ipc.open_file(file).read_all().combine_chunks()

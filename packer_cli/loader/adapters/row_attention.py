@@ -57,7 +57,7 @@ def set_row_attention(model: Any) -> None:
 
 @torch.compiler.disable
 def _begin(running: list[Token[bool]], decoder: Any, arguments: Any, given: Mapping[str, Any]) -> None:
-    """Before a forward pass: one of a row makes no mask, since the attention knows the borders."""
+    """Note before a forward pass whether it is of a row, which makes no mask: the attention knows the borders."""
     running.append(_IS_PACKED.set(given.get("packed_row") is not None))
 
 
@@ -77,7 +77,7 @@ def _attention(
     packed_row: RowKeys | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """[1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's part of the row."""
+    """Attend: [1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's part of the row."""
     before = partial(_as_before, former, module)
     if packed_row is None:
         if _IS_PACKED.get():
@@ -98,16 +98,16 @@ def _attention(
 
 
 class _Call(NamedTuple):
-    """What a kernel gets besides queries, keys and values."""
+    """Call of a kernel: what it gets besides queries, keys and values."""
 
     before: Callable[..., Any]
     """The attention that the model had."""
     row: RowKeys
     options: Mapping[str, Any]
-    """Of the layer."""
+    """Options of the layer."""
 
     def kept(self) -> dict[str, Any]:
-        """Options that a kernel with masks takes."""
+        """Return options that a kernel with masks takes."""
         if self.options.get("s_aux") is not None and self.row.group is not None:
             raise ConfigError("the model has attention sinks, one a head, which shared rows would need divided")
         names = ("scaling", "sliding_window", "softcap", "s_aux")
@@ -153,7 +153,7 @@ def _flex(call: _Call, query: Tensor, key: Tensor, value: Tensor, _: Any) -> Ten
 
 
 def _in_batches(*tensors: Tensor) -> Iterator[Tensor]:
-    """[T, heads, dim] -> [1, heads, T, dim]"""
+    """Yield tensors [T, heads, dim] as [1, heads, T, dim]."""
     return (x.transpose(0, 1)[None] for x in tensors)
 
 
@@ -168,7 +168,7 @@ _KERNELS = {
 
 
 def _as_before(former: str, module: Any, *arguments: Any, **options: Any) -> Any:
-    """The attention that the model had."""
+    """Call the attention that the model had."""
     if former == "eager":  # Each model has its own.
         return sys.modules[type(module).__module__].eager_attention_forward(module, *arguments, **options)
     config = module.config
@@ -181,5 +181,5 @@ def _as_before(former: str, module: Any, *arguments: Any, **options: Any) -> Any
 
 @torch.compiler.disable
 def _mask(former: str, *arguments: Any, **options: Any) -> Any:
-    """None for a packed row; else that of the attention that the model had."""
+    """Make no mask for a packed row; else the mask of the attention that the model had."""
     return None if _IS_PACKED.get() else AttentionMaskInterface()[former](*arguments, **options)

@@ -60,7 +60,7 @@ class StepRunner:
             require_vocabulary(dataset, model)
         self.model, self.device = model, device
         self.loss = torch.zeros((), device=device)
-        """Of this rank's part of the newest step, without a graph; wrappers may round what `losses` yields."""
+        """Loss of this rank's part of the newest step, without a graph; wrappers may round what `losses` yields."""
         self._world_size = datasets[0].world_size
         self._groups = _groups_of(*datasets) if self._world_size > 1 else None
         self._checkpointing = LayerCheckpointing(model)
@@ -103,20 +103,20 @@ class StepRunner:
             check_trees(self.model, self.device, partial(PackedRow, group=None))
 
     def weight_of_step(self, batch: Any) -> float:
-        """By what the sum of the losses of a step is divided."""
+        """Return the number by which the sum of the losses of a step is divided."""
         return loss_weight_of_step(batch)
 
     def row(self, batch: Any, group: Any, *, factor: float) -> PackedRow:
-        """What the model runs."""
+        """Make the row that the model runs."""
         return PackedRow(batch, group, factor=factor, device=self.device)
 
     def gradients(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """Around forward and backward of a micro-batch, the last of its step or not."""
+        """Return a context for forward and backward of a micro-batch, the last of its step or not."""
         waits = not is_last and isinstance(self.model, DistributedDataParallel)
         return cast("DistributedDataParallel", self.model).no_sync() if waits else nullcontext()
 
     def forward(self, row: PackedRow) -> torch.Tensor:
-        """The loss of a row."""
+        """Run the model, and return the loss of a row."""
         return row.run(self.model)
 
 
@@ -143,7 +143,7 @@ def require_vocabulary(dataset: PackedDataset, model: Any) -> None:
 
 
 def _groups_of(*datasets: PackedDataset) -> SPGroups:
-    """The process groups of the rows of all sets, which every process makes in the same order."""
+    """Make the process groups of the rows of all sets, which every process makes in the same order."""
     replicas: dict[Layout, set[int]] = {}
     for dataset in datasets:
         for layout, firsts in dataset.replicas.items():

@@ -55,13 +55,13 @@ class PackedDataLoader(BaseDataLoader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
-        """What to read."""
+        """Settings of what to read."""
 
         path: str
         """The folder that `hbpack pack` wrote, or its URL."""
         pad_to: PadTo = "capacity"
-        """As in `PackedDataset`. CUDA graphs, torchtitan's default, and pipeline parallelism need a fixed shape;
-        without them, "multiple" wastes no tokens."""
+        """Length of padded rows, as in `PackedDataset`. CUDA graphs, torchtitan's default, and pipeline parallelism
+        need a fixed shape; without them, "multiple" wastes no tokens."""
         max_num_documents: int | None = None
         """The documents of a row for which the trainer captures graphs of varlen attention. Rows of the set must have
         no more, padding included; `hbpack pack --max-samples` limits them to one less."""
@@ -120,7 +120,7 @@ class PackedDataLoader(BaseDataLoader):
             _check_lengths(self.dataset, settings, config.pad_to)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
-        """Batches from the current place on, without end."""
+        """Yield batches from the current place on, without end."""
         while True:
             for inputs, labels in self.dataset:
                 if self._has_batch_dimension:
@@ -130,7 +130,7 @@ class PackedDataLoader(BaseDataLoader):
             self.dataset.set_epoch(self.dataset.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch returned; the same on every rank."""
+        """Return the place after the last batch returned; the same on every rank."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class PackedDataLoader(BaseDataLoader):
 
 
 def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
-    """The layout of the replicas, and the GPUs of the set."""
+    """Read the layout of the replicas, and the GPUs of the set."""
     _, manifest = open_set(config.path)
     if config.max_num_documents is not None:
         _check_documents(config.path, manifest, config.max_num_documents)

@@ -27,7 +27,7 @@ _UNSUPPORTED = {
     "activation_offloading": "is not supported on packed rows; leave it out, and pack with --model and --gpu, for "
     "gradient checkpointing where a row needs it",
 }
-"""Of TrainingArguments and TRL's configs."""
+"""Arguments of TrainingArguments and TRL's configs that are refused, with the reason."""
 _NOT_CALLED = (
     "compute_loss_func",
     "compute_metrics",
@@ -35,7 +35,7 @@ _NOT_CALLED = (
     "data_collator",
     "formatting_func",
 )
-"""Of Trainer and SFTTrainer."""
+"""Arguments of Trainer and SFTTrainer that are not called."""
 
 
 _DECIDED = (
@@ -54,9 +54,9 @@ _DECIDED = (
     "train_sampling_strategy",
     "truncation_mode",
 )
-"""Of TrainingArguments and TRL's configs, what the plan decides."""
+"""Arguments of TrainingArguments and TRL's configs that the plan decides."""
 _BATCH_SIZES = ("per_device_train_batch_size", "per_device_eval_batch_size")
-"""Likewise, where 1 is what it decides."""
+"""Arguments of which the plan decides that they are 1."""
 
 
 def require_release(package: str, least: str, what: str) -> None:
@@ -128,7 +128,7 @@ def require_fitting(args: Any, others: Mapping[str, Any]) -> None:
 
 
 def adapted(args: Any) -> Any:
-    """A copy of the arguments, for packed rows."""
+    """Copy the arguments, and adapt the copy to packed rows."""
     args = copy.copy(args)
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     defaults |= {"per_device_train_batch_size": 1, "max_length": None}  # Whoever gives these may give the defaults.

@@ -14,7 +14,7 @@ __all__ = ["open_for_trainer", "open_named", "tree_format"]
 
 
 def open_named(value: Any, args: Any, training: PackedDataset, **options: Any) -> dict[str, PackedDataset]:
-    """Sets for evaluation by name; one without a name has an empty one. Arguments as for `open_for_trainer`.
+    """Open sets for evaluation by name; one without a name has an empty one. Arguments as for `open_for_trainer`.
 
     Raises:
         ConfigError: also, if training has samples that were set aside for one.
@@ -27,7 +27,7 @@ def open_named(value: Any, args: Any, training: PackedDataset, **options: Any) -
 
 
 def tree_format(model: Any, args: Any) -> str:
-    """The format of trees that the attention of a model takes, which may be given by its name alone."""
+    """Return the format of trees that the attention of a model takes, which may be given by its name alone."""
     config = getattr(model, "config", None)
     given = (getattr(args, "model_init_kwargs", None) or {}).get("attn_implementation")
     attention = str(given if config is None else config._attn_implementation)
@@ -35,7 +35,7 @@ def tree_format(model: Any, args: Any) -> str:
 
 
 def open_for_trainer(name: str, value: Any, args: Any, *, trees: str, needs_pairs: bool) -> PackedDataset:
-    """The set, which the trainer can run: in format `trees` if it has trees, else "transformers".
+    """Open the set that the trainer can run: in format `trees` if it has trees, else "transformers".
 
     Args:
         name: of the argument, for messages.

@@ -25,16 +25,17 @@ _UNSUITABLE = {
 
 
 def packed(trainer_class: type) -> type:
-    """A class that trains packed sets, made from `Trainer`, TRL's `SFTTrainer`, `DPOTrainer` or `RewardTrainer`, or a
-    class derived from one.
+    """Make a class that trains packed sets from a trainer class.
 
-    Its `train_dataset` and `eval_dataset` are paths or URLs of packed sets. Each optimizer step is a step of the plan,
-    and the loss is the mean over the loss tokens of a whole step, or what their weights say; of `DPOTrainer` and
-    `RewardTrainer`, the mean over its preference pairs. GPUs share rows as the plan says (groups with an SP degree).
-    `max_steps`, epochs and the learning rate's schedule count steps of the plan. A checkpoint has the place in the
-    data, so `resume_from_checkpoint` goes on there. Beside the loss, it logs `tokens_per_second`; `step_seconds`, the
-    mean since the last log; and `predicted_step_seconds`, that of the same steps by prediction, if the set was planned
-    with a model of the GPUs.
+    The trainer class is `Trainer`, TRL's `SFTTrainer`, `DPOTrainer` or `RewardTrainer`, or derived from one.
+
+    The new class's `train_dataset` and `eval_dataset` are paths or URLs of packed sets. Each optimizer step is a step
+    of the plan, and the loss is the mean over the loss tokens of a whole step, or what their weights say; of
+    `DPOTrainer` and `RewardTrainer`, the mean over its preference pairs. GPUs share rows as the plan says (groups with
+    an SP degree). `max_steps`, epochs and the learning rate's schedule count steps of the plan. A checkpoint has the
+    place in the data, so `resume_from_checkpoint` goes on there. Beside the loss, the class logs `tokens_per_second`;
+    `step_seconds`, the mean since the last log; and `predicted_step_seconds`, that of the same steps by prediction, if
+    the set was planned with a model of the GPUs.
 
     Raises:
         ConfigError: for another trainer of TRL, or a release of transformers before 5.16; when the trainer is made,
@@ -48,7 +49,7 @@ def packed(trainer_class: type) -> type:
 
 
 def _before(trainer_class: type) -> type:
-    """The class whose methods come before the trainer's own."""
+    """Return the class whose methods come before the trainer's own."""
     name = next((each.__name__ for each in trainer_class.__mro__ if each.__module__.startswith("trl.")), None)
     if name is None:
         return PackedTrainer

@@ -48,7 +48,7 @@ def set_tree_attention(model: Any) -> None:
 def tree_inputs(
     batch: Mapping[str, Any], device: torch.device, group: dist.ProcessGroup | None = None
 ) -> dict[str, Any]:
-    """The keyword arguments of a model, or its decoder, of a batch of format "tree" or "tree-flex".
+    """Return the keyword arguments of a model, or its decoder, of a batch of format "tree" or "tree-flex".
 
     Args:
         group: the ranks that share the row; None where this one has it alone.
@@ -103,7 +103,7 @@ class BranchLogps(_OfBranches):
     """
 
     def forward(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> Tensor:
-        """[n], of the whole row, also where ranks share it. Arguments as for `tree_inputs`."""
+        """Compute [n], of the whole row, also where ranks share it. Arguments as for `tree_inputs`."""
         return sum_slices(branch_logps(self._hidden(batch, group), self._logits, batch), group)
 
     def _logits(self, tokens: Tensor) -> Tensor:
@@ -121,6 +121,6 @@ class BranchRewards(_OfBranches):
     """
 
     def forward(self, batch: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> Tensor:
-        """[n], of the whole row, also where ranks share it. Arguments as for `tree_inputs`."""
+        """Compute [n], of the whole row, also where ranks share it. Arguments as for `tree_inputs`."""
         pad = self.model.config.get_text_config().pad_token_id
         return sum_slices(branch_rewards(self._hidden(batch, group), self.model.score, batch, pad), group)

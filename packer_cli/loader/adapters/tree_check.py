@@ -19,14 +19,14 @@ __all__ = ["check_branches", "check_trees"]
 _SHARED, _CHOSEN, _REJECTED = 6, 5, 7
 """Tokens of a pair's prefix, and of what follows it."""
 _NOISE = 0.01
-"""Of hidden states in rows of one shape, relative to the greatest; leaks are far greater."""
+"""Noise of hidden states in rows of one shape, relative to the greatest; leaks are far greater."""
 _ROUNDED = 0.03
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 """Relative, as some layers compute in float32; for other types, `_ROUNDED`."""
 
 
 def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., Any]) -> None:
-    """As `check_branches`, for a model that `run_packed_rows` has patched, wrapped or not.
+    """Check as `check_branches`, for a model that `run_packed_rows` has patched, wrapped or not.
 
     Args:
         make_row: of a batch of format "tree", with `factor` and `device`.
@@ -90,7 +90,7 @@ def check_branches(model: nn.Module, device: torch.device, run: Callable[[Mappin
 
 @contextmanager
 def _hidden_states(model: Any) -> Iterator[list[Tensor]]:
-    """What the decoder of a model gives in each forward pass meanwhile, [1, t, hidden]."""
+    """Collect what the decoder of a model gives in each forward pass meanwhile, [1, t, hidden]."""
     decoder = (model.get_base_model() if hasattr(model, "get_base_model") else model).get_decoder()
     found: list[Tensor] = []
     hook = decoder.register_forward_hook(lambda module, given, output: found.append(output.last_hidden_state))
@@ -101,12 +101,12 @@ def _hidden_states(model: Any) -> Iterator[list[Tensor]]:
 
 
 def _change(before: Tensor, after: Tensor) -> float:
-    """Relative to the greatest number."""
+    """Return the change relative to the greatest number."""
     return float((before - after).abs().max() / before.abs().max())
 
 
 def _alone(model: nn.Module, ids: Tensor, device: torch.device) -> Tensor:
-    """Float64 [2]: the log-probability of all but the prompt, or the reward; and of what order such a number is."""
+    """Return float64 [2]: the log-probability of all but the prompt, or the reward; and such a number's order."""
     logits: Tensor = model(input_ids=ids[None].to(device), use_cache=False).logits[0].double()
     if logits.dim() == 1:  # A reward is of the order of 1, and may be 0.
         return torch.stack([logits[0], 1 + logits[0].abs()])
@@ -121,7 +121,7 @@ def _made_up(config: Any, first: int) -> Tensor:
 
 
 def _pair(config: Any, ids: Tensor) -> dict[str, Any]:
-    """A batch of a pair whose samples share a prompt; the loss begins with the second token of each one's own."""
+    """Make a batch of a pair whose samples share a prompt; the loss begins with each one's second token of its own."""
     total = len(ids)
     place = torch.arange(total)
     first = _SHARED + _CHOSEN

@@ -1,4 +1,4 @@
-"""What TRL's `DPOTrainer` and `RewardTrainer` do otherwise on packed pairs; `adapters.transformers` puts it first.
+"""Methods of TRL's `DPOTrainer` and `RewardTrainer` that differ on packed pairs; see `adapters.transformers`.
 
 Their own losses run, on what a row of trees gives (`pair_rows`). A step is the mean over its pairs, as of one batch of
 all of them: each micro-batch counts by its pairs, and the constant loss of dummies is taken out again.
@@ -43,26 +43,26 @@ class _PairRunner(TrainerRunner):
     """Steps of pairs: TRL's loss of each row, and what it logs."""
 
     def check(self) -> None:
-        """Each branch of a tree must give what its sample gives alone."""
+        """Check that each branch of a tree gives what its sample gives alone."""
         check_trees(self.model, self.device, self._trainer.row_class)
 
     def weight_of_step(self, batch: Any) -> float:
-        """Its pairs."""
+        """Return the number of the step's pairs."""
         return int(batch["global_num_items"])
 
     def row(self, batch: Any, group: Any, *, factor: float) -> PairsOfRow:
-        """For the trainer."""
+        """Make the row that the trainer runs."""
         made: PairsOfRow = self._trainer.row_class(batch, factor=factor, device=self.device)
         return made
 
     def losses(self, step: Step) -> Iterator[Tensor]:
-        """Also joins TRL's metrics of the micro-batches."""
+        """Yield the losses, and join TRL's metrics of the micro-batches."""
         self._ran: list[tuple[PairsOfRow, dict[str, float]]] = []
         yield from super().losses(step)
         self.metrics = self._trainer.joined(self._ran, self.weight_of_step(step.batches[0]))
 
     def forward(self, row: PackedRow) -> Tensor:
-        """The sum of the losses of its pairs, times the row's factor."""
+        """Sum the losses of the row's pairs, times the row's factor."""
         assert isinstance(row, PairsOfRow)
         trainer = self._trainer
         # A reference model's forward pass was wrapped before it was patched.
@@ -80,7 +80,7 @@ class _PairRunner(TrainerRunner):
 
 
 class _PackedPairTrainer(PackedTrainer):
-    """Of both trainers."""
+    """Methods of both trainers that differ on packed pairs."""
 
     row_class: ClassVar[Any]
     runner_class = _PairRunner
@@ -103,11 +103,11 @@ class _PackedPairTrainer(PackedTrainer):
         """The constant loss of a pair whose numbers are all 0. Made now, since TRL finds an unknown loss by it."""
 
     def _prepare_dataset(self, dataset: Any, *arguments: Any, **others: Any) -> Any:
-        """Packed sets are prepared."""
+        """Return the set as it is: packed sets are prepared."""
         return dataset
 
     def training_step(self, *arguments: Any, **others: Any) -> Tensor:
-        """TRL logs the mean over steps, as of the loss."""
+        """Train a step; TRL logs the mean over steps, as of the loss."""
         loss = super().training_step(*arguments, **others)
         metrics = self._metrics["train"]
         for name, value in self._runner.metrics.items():
@@ -117,7 +117,7 @@ class _PackedPairTrainer(PackedTrainer):
 
     @contextmanager
     def metrics_apart(self) -> Iterator[dict[str, list[float]]]:
-        """Yields what TRL adds to its lists meanwhile, and leaves these as they were."""
+        """Yield what TRL adds to its lists meanwhile, and leave these as they were."""
         found: defaultdict[str, list[float]] = defaultdict(list)
         kept, self._metrics = self._metrics, dict.fromkeys(self._metrics, found)
         try:
@@ -137,7 +137,7 @@ class _PackedPairTrainer(PackedTrainer):
         return found
 
     def joined(self, ran: list[tuple[PairsOfRow, dict[str, float]]], num_pairs: float) -> dict[str, float]:
-        """The metrics of a step, of those of its micro-batches."""
+        """Join the metrics of a step from those of its micro-batches."""
         found = {}
         for name in ran[-1][1]:
             values = [metrics[name] for _, metrics in ran]
@@ -172,7 +172,7 @@ class PackedDPOTrainer(_PackedPairTrainer):
 
     @contextmanager
     def _with_known_reference(self, module: Any, reference: ReferenceLogps) -> Iterator[None]:
-        """TRL loads a reference model under FSDP, and hashes it before that divides it: here only where needed."""
+        """Load and hash a reference model only where needed: under FSDP, TRL does both before FSDP divides it."""
 
         def is_known(model: Any) -> bool:
             return all(reference.look_up(each, model) for each in (self.packed_set, *self._eval_sets.values()))
@@ -191,14 +191,14 @@ class PackedDPOTrainer(_PackedPairTrainer):
             module.hash_module, module.create_model_from_path = hash_module, create
 
     def _precompute_ref_logps(self, dataset: Any, name: str, *arguments: Any) -> Any:
-        """Those of the packed sets in its place."""
+        """Require the log-probabilities of the packed sets in place of the given one."""
         assert self._reference is not None
         for each in [self.packed_set] if name == "train" else self._eval_sets.values():
             self._reference.require(each)
         return dataset
 
     def steps_of(self, dataset: PackedDataset, begin: int | None = None) -> Iterator[Step]:
-        """With the reference model's log-probabilities, if they are computed once."""
+        """Yield the steps with the reference model's log-probabilities, if they are computed once."""
         reference = self._reference
         if reference is not None:
             reference.require(dataset)
@@ -225,7 +225,7 @@ class PackedRewardTrainer(_PackedPairTrainer):
     pair_means = ("mean_reward", "accuracy", "margin")
 
     def joined(self, ran: list[tuple[PairsOfRow, dict[str, float]]], num_pairs: float) -> dict[str, float]:
-        """Dummies have a reward of 0, which is neither the least nor the greatest."""
+        """Join as for both; dummies have a reward of 0, which is neither the least nor the greatest."""
         found = super().joined(ran, num_pairs)
         rewards = torch.cat([row.rewards for row, _ in ran if isinstance(row, RewardRow)]).double()
         ends = torch.full((2,), math.inf, dtype=torch.float64, device=self.args.device)

@@ -67,11 +67,11 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
         self._places = np.stack(locate_packs(manifest, np.arange(self._length)), axis=1)
 
     def __len__(self) -> int:
-        """Packs."""
+        """Return the number of packs."""
         return self._length
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        """A pack. Raises FormatError if its shard is damaged."""
+        """Return a pack. Raises FormatError if its shard is damaged."""
         if not 0 <= i < self._length:
             raise IndexError(f"pack {i} of {self._length}")
         pack = self._shards.read(*self._places[i].tolist())

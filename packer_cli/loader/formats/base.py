@@ -36,7 +36,7 @@ class Format:
     sp_slice: bool = True
     """Whether batches hold only this rank's part of the row; if not, the trainer slices it."""
     sp_sharding: SPSharding | None = None
-    """How the trainer divides a row among the ranks that share it; None: as `BatchBuilder.sp_sharding` says."""
+    """Sharding of a row among the ranks that share it in the trainer; None: as `BatchBuilder.sp_sharding` says."""
     align_samples: bool = False
     """Whether to pad each sample to a multiple of the plan's `--align`, and of twice the ranks that share a row."""
 
@@ -45,11 +45,11 @@ class Format:
     positions_are_borders: bool = False
     """Whether the trainer takes position 0 for the first token of a sample, having no other borders."""
     builder: type[BatchBuilder] = BatchBuilder
-    """What builds its micro-batches; another one than the default is for sets with trees, and they need one."""
+    """Builder of its micro-batches; another one than the default is for sets with trees, and they need one."""
 
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
-    """The metadata of every format: Python ints, a string, and int64 [n] tensors; in a set with weights also floats.
+    """Return the metadata of every format: ints, a string, and int64 [n] tensors; in a set with weights also floats.
 
     With a causal mask over the whole row, the borders of attention are not those of the samples: then
     `sample_borders`, int32 [n+1 or n+2], are theirs.
@@ -93,7 +93,7 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
 
 
 def _of_items(micro: MicroBatch) -> dict[str, Any]:
-    """The metadata that only a set with trees has."""
+    """Return the metadata that only a set with trees has."""
     if micro.items is None:
         return {}
     found = dict(micro.items)
@@ -105,7 +105,7 @@ def _of_items(micro: MicroBatch) -> dict[str, Any]:
 
 
 def segment_numbers(micro: MicroBatch) -> torch.Tensor:
-    """int32 [t]: the segment of each of this rank's tokens, from 0; padding at the tail is a segment too.
+    """Give this rank's tokens their segments' numbers, int32 [t], from 0; padding at the tail is a segment too.
 
     Price: one pass that writes 4 bytes a token.
     """
@@ -122,7 +122,7 @@ def segment_numbers(micro: MicroBatch) -> torch.Tensor:
 
 
 def of_some_batches(micro: MicroBatch) -> dict[str, torch.Tensor]:
-    """[t] each: `shift_labels` if ranks share the row, `loss_weights` in a set with weights, and both shifted."""
+    """Return `shift_labels` if ranks share the row, `loss_weights` in a set with weights, both shifted: [t] each."""
     found = {}
     if micro.layout.row_ranks > 1:
         # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
@@ -135,14 +135,14 @@ def of_some_batches(micro: MicroBatch) -> dict[str, torch.Tensor]:
 
 
 def strict_batch(micro: MicroBatch, keys: dict[str, Any]) -> Batch:
-    """A batch of exactly `keys`, for trainers that accept no others; the metadata also hold the borders."""
+    """Make a batch of exactly `keys`, for trainers that accept no others; the metadata also hold the borders."""
     known = metadata(micro)
     known["cu_seqlens"] = torch.from_numpy(micro.cu_seqlens)
     return Batch(keys, known)
 
 
 def open_batch(micro: MicroBatch, keys: dict[str, Any], borders: torch.Tensor) -> Batch:
-    """A batch of `keys` and the metadata; `borders` are the row's, flat, which `keys` also hold."""
+    """Make a batch of `keys` and the metadata; `borders` are the row's, flat, which `keys` also hold."""
     known = metadata(micro)
     keys.update(known)
     known["cu_seqlens"] = borders
@@ -158,7 +158,7 @@ def is_list_of_batches(item: Any) -> bool:
 
 
 def metadata_of(batch: Any) -> dict[str, Any]:
-    """The metadata of a batch of any format, with `cu_seqlens` int32 [segments+1], the borders of its whole row.
+    """Return the metadata of a batch of any format, with `cu_seqlens` int32 [segments+1], its whole row's borders.
 
     Raises:
         TypeError: this is not a batch of a `PackedDataset`, or it has lost its metadata because a framework copied

@@ -11,7 +11,7 @@ from packer_cli.loader.formats.base import Batch, Format, strict_batch
 
 
 def adapt(micro: MicroBatch) -> Batch:
-    """`input_ids, position_ids, shift_labels` int64 [1, t], without `labels`, which the model would shift.
+    """Return `input_ids, position_ids, shift_labels` int64 [1, t]; no `labels`, which the model would shift.
 
     Do not wrap the loader in `UlyssesSPDataLoaderAdapter`: it expects a different row from each rank of the group, but
     here all have the same one, already sliced. The borders are in `position_ids`, which `UlyssesSPAttentionHF`

@@ -9,7 +9,7 @@ from packer_cli.loader.formats.base import Batch, Format, of_some_batches, open_
 
 
 def adapt(micro: MicroBatch) -> Batch:
-    """Token tensors int64 [t]; `cu_seqlens_q/k` int32 [segments+1]; `max_seqlen_q/k` ints.
+    """Return token tensors int64 [t]; `cu_seqlens_q/k` int32 [segments+1]; `max_seqlen_q/k` ints.
 
     Pass the last four by keyword. `shift_labels` is only there if ranks share the row. A set with
     weights has `loss_weights` float32 [t], aligned with `labels`, and `shift_loss_weights` with `shift_labels`.

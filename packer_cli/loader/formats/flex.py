@@ -28,7 +28,7 @@ class RowMask(BlockMask):
     """Takes a device and a window."""
 
     def to(self, device: torch.device | str) -> BlockMask:
-        """The same mask on `device`."""
+        """Return the same mask on `device`."""
         return self.make(device=device)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ def document_mask(
     block_size: int = BLOCK_SIZE,
     window: int | None = None,
 ) -> RowMask:
-    """The mask of a packed row: a token sees those of its own segment, up to itself.
+    """Make the mask of a packed row: a token sees those of its own segment, up to itself.
 
     Args:
         cu_seqlens: integers [segments+1], from 0 to T.
@@ -68,7 +68,7 @@ def tree_mask(
     block_size: int = BLOCK_SIZE,
     window: int | None = None,
 ) -> RowMask:
-    """The mask of a row of trees (`format.trees`): token k is visible to token q if `k <= q < stops[k]`.
+    """Make the mask of a row of trees (`format.trees`): token k is visible to token q if `k <= q < stops[k]`.
 
     Args:
         stops: integers [T], where the subtree of each token's segment ends.

@@ -12,8 +12,9 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch
 
 
 def adapt_row(micro: MicroBatch) -> Batch:
-    """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders. In
-    a set with weights, the mask has the weights.
+    """Return `tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
+
+    In a set with weights, the mask has the weights.
 
     With a CP (or SP) degree above 1, each sample is padded to a multiple of twice the degree, as TransformerEngine
     requires: other lengths give wrong attention without an error. A row then grows by less than that for each sample,
@@ -62,7 +63,9 @@ def adapt_row(micro: MicroBatch) -> Batch:
 
 
 def adapt_thd(micro: MicroBatch) -> Batch:
-    """As `adapt_row`, but flat, for `get_batch_on_this_rank_for_sequence_packing`, which adds the batch dimension.
+    """Return the tensors of `adapt_row`, but flat, for `get_batch_on_this_rank_for_sequence_packing`.
+
+    That function adds the batch dimension.
 
     `tokens`, `labels` (shifted), `position_ids` int64 [T], `loss_mask` float32 [T]; `cu_seqlens`, of real tokens, and
     `cu_seqlens_padded` int32 [segments+1]; `max_seqlen` and `local_cp_size` int32 [1]. That function builds its
@@ -84,19 +87,19 @@ def adapt_thd(micro: MicroBatch) -> Batch:
 
 
 def _loss_mask(micro: MicroBatch) -> torch.Tensor:
-    """float32 [t]: 1 where there is a label, or its weight, as Megatron multiplies losses with the mask."""
+    """Return float32 [t]: 1 where there is a label, or its weight, as Megatron multiplies losses with the mask."""
     if micro.shift_loss_weights is not None:
         return torch.from_numpy(micro.shift_loss_weights)
     return torch.from_numpy((micro.shift_labels >= 0).astype(np.float32))
 
 
 def _local_cp_size(micro: MicroBatch) -> torch.Tensor:
-    """int32 [1]: how many ranks share the row, as tensor-parallel ranks receive it."""
+    """Return int32 [1]: the number of ranks that share the row, as tensor-parallel ranks receive it."""
     return torch.tensor([micro.layout.row_ranks], dtype=torch.int32)
 
 
 def _real_borders(micro: MicroBatch) -> torch.Tensor:
-    """int32 [segments+1]: like `cu_seqlens`, but counts only real tokens; a segment of padding has none."""
+    """Return int32 [segments+1]: like `cu_seqlens`, but only of real tokens; a segment of padding has none."""
     lengths = np.zeros(len(micro.cu_seqlens) - 1, dtype=np.int64)
     lengths[: len(micro.real_lengths)] = micro.real_lengths
     return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))

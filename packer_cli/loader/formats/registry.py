@@ -36,7 +36,7 @@ _OWN = {
 
 
 def take_format(name: str, thing: Any) -> Format:
-    """The format that another package brings. Raises TypeError if it is none."""
+    """Take the format that another package brings. Raises TypeError if it is none."""
     if not isinstance(thing, Format):
         raise TypeError(f"it must be a Format, not {type(thing).__name__}")
     return thing
@@ -47,7 +47,7 @@ FORMATS: Registry[Format] = Registry("formats", "batch format", _OWN, take_forma
 
 
 def get_format(name: str) -> Format:
-    """The format with this name; for an unknown one, a ValueError lists the names."""
+    """Return the format with this name; for an unknown one, a ValueError lists the names."""
     if name not in FORMATS:
         raise ValueError(FORMATS.unknown(name))
     return FORMATS[name]

@@ -9,7 +9,7 @@ from packer_cli.loader.formats.base import Batch, Format, strict_batch
 
 
 def adapt(micro: MicroBatch) -> tuple[Batch, torch.Tensor]:
-    """``({"input", "positions"}, labels)``, all int64 [T], the labels already shifted.
+    """Return ``({"input", "positions"}, labels)``, all int64 [T], the labels already shifted.
 
     The trainer takes `positions == 0` for the start of a document, and passes every other key to the model's forward,
     so the dictionary holds only these two. Rows are whole, of a multiple of 2 * sp_size tokens: with context

@@ -10,7 +10,7 @@ from packer_cli.loader.formats.flex import document_mask
 
 
 def adapt(micro: MicroBatch) -> Batch:
-    """`tokens`, `labels` (shifted), `input_pos` int64 [1, T], and `mask`, a `BlockMask` of the whole row.
+    """Return `tokens`, `labels` (shifted), `input_pos` int64 [1, T], and `mask`, a `BlockMask` of the whole row.
 
     A recipe pops `labels` and passes the rest to the model, ``model(**batch)``, so there are no other keys.
     `batch_to_device` moves the mask by its `to`. Rows are whole. torchtune's context parallelism slices only tensors,

@@ -36,7 +36,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self.buffers.append)
 
     def reducer_override(self, value: Any) -> Any:
-        """How a tensor is made again, of its bytes."""
+        """Say how a tensor is made again, of its bytes."""
         if type(value) is not torch.Tensor:
             return NotImplemented
         if not _is_plain(value):
@@ -50,7 +50,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _tensor(data: Any, dtype: str, shape: tuple[int, ...], is_narrow: bool) -> torch.Tensor:
-    """A tensor of these bytes, in its own memory."""
+    """Make a tensor of these bytes, in its own memory."""
     array = np.frombuffer(data, dtype=dtype)
     made = PAGES.take(len(array)) if is_narrow else np.empty_like(array)
     made[:] = array

@@ -10,7 +10,7 @@ from packer_cli.loader.trees import PairBuilder
 
 
 def adapt(micro: MicroBatch) -> Batch:
-    """Token tensors int64 [1, t]; `seq_idx` int32 [1, t]; `cu_seq_lens_q/k` int32 [segments+1]; `max_length_q/k` ints.
+    """Return tokens int64 [1, t]; `seq_idx` int32 [1, t]; `cu_seq_lens_q/k` int32 [segments+1]; `max_length_q/k` ints.
 
     `seq_idx` is the segment of each token. Attention ignores it, but the convolutions and state-space layers of hybrid
     models (Qwen3-Next, Bamba, LFM2, ...) tell samples apart only by it, and would mix them without it.

@@ -17,7 +17,7 @@ from packer_cli.loader.trees import TreeBuilder
 
 
 def adapt(micro: MicroBatch) -> Batch:
-    """`input_ids, position_ids, shift_labels` int64 [1, t], of t tokens on this rank, and what the trees add.
+    """Return `input_ids, position_ids, shift_labels` int64 [1, t], of this rank's t tokens, and what the trees add.
 
     For kernels, of the whole row: each run of queries attends to the tokens of its path, which it ends. There are as
     many runs as leaves, L, and padding is one of them.
@@ -40,15 +40,15 @@ def adapt(micro: MicroBatch) -> Batch:
 
 
 def adapt_flex(micro: MicroBatch) -> Batch:
-    """As `adapt`, with `attention_mask`, a `BlockMask` of the whole row, in place of the keys for varlen kernels.
+    """Return the tensors of `adapt`, with an `attention_mask` in place of the keys for varlen kernels.
 
-    It does not grow with K.
+    The mask is a `BlockMask` of the whole row, which does not grow with K.
     """
     return _batch(micro, lambda row: {"attention_mask": row_mask(row.trees)})
 
 
 def kernel_keys(trees: Trees, paths: Lists) -> dict[str, Any]:
-    """What varlen kernels take of a row; `paths` are those of its leaves."""
+    """Return what varlen kernels take of a row; `paths` are those of its leaves."""
     stops = trees.segment_starts[trees.leaves() + 1]
     queries, keys = np.append(np.int32(0), stops), paths.offsets.astype(np.int32)
     return {
@@ -61,13 +61,13 @@ def kernel_keys(trees: Trees, paths: Lists) -> dict[str, Any]:
 
 
 def row_mask(trees: Trees) -> RowMask:
-    """What FlexAttention takes of a row."""
+    """Return the mask that FlexAttention takes of a row."""
     stops, positions = (values.astype(np.int32) for values in (trees.token_stops(), trees.positions()))
     return tree_mask(torch.from_numpy(stops), torch.from_numpy(positions))
 
 
 def two_branches(shared: int, first: int, second: int) -> Trees:
-    """A tree of so many tokens that two branches share, and that each has alone."""
+    """Make a tree of so many tokens that two branches share, and that each has alone."""
     starts = np.cumsum([0, shared, first, second], dtype=np.int32)
     return Trees(starts, np.array([-1, 0, 0], np.int32), np.array([1, 2], np.int32))
 

@@ -33,7 +33,7 @@ def packed_attention(
     kv_index: Tensor | None = None,
     window: int | None = None,
 ) -> Tensor:
-    """Causal attention inside each segment of a row, of its queries to its keys.
+    """Attend causally inside each segment of a row, of its queries to its keys.
 
     In a row of samples, a segment's keys are those of its queries. In a row of trees (`format.trees`), a segment is a
     run of queries that ends with a leaf, and its keys are those of the leaf's path, which the queries end: the keys
@@ -77,7 +77,7 @@ _MASKED_QUERIES = 1024
 
 
 def _masked(segment: tuple[Tensor, ...], window: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-    """A segment's queries with the keys and values that they see, and a mask, or None where a causal one will do."""
+    """Yield a segment's queries with the keys and values that they see, and a mask; None where a causal one does."""
     q, k, v = segment
     num, before = q.shape[2], k.shape[2] - q.shape[2]
     if not before and (window is None or window >= num):
@@ -105,7 +105,7 @@ def ulysses_attention(
     group: dist.ProcessGroup | None,
     attention: Attention = packed_attention,
 ) -> Tensor:
-    """Ulysses: exchange parts of the row for parts of the heads, attend over the whole row, exchange back.
+    """Attend as Ulysses: exchange parts of the row for parts of the heads, attend over the whole row, exchange back.
 
     Args:
         query: [t, heads, dim], this rank's part under the sharding `contiguous`; the degree divides heads.
@@ -140,13 +140,13 @@ def ulysses_attention(
 
 
 def _to_heads(x: Tensor, sp_size: int, group: Any) -> Tensor:
-    """[t, heads, dim] -> [T, heads / sp_size, dim]"""
+    """Exchange [t, heads, dim] for [T, heads / sp_size, dim]."""
     parts = x.unflatten(1, (sp_size, -1)).transpose(0, 1)
     return _exchange(parts, group).flatten(0, 1)
 
 
 def _to_tokens(x: Tensor, sp_size: int, group: Any) -> Tensor:
-    """[T, heads / sp_size, dim] -> [t, heads, dim]"""
+    """Exchange [T, heads / sp_size, dim] for [t, heads, dim]."""
     return _exchange(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
 
 
@@ -162,7 +162,7 @@ def _exchange(x: Tensor, group: Any) -> Tensor:
 
 
 def _communicated(x: Tensor, forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor]) -> Tensor:
-    """A collective on a tensor, and its counterpart on the gradient; both are contiguous."""
+    """Run a collective on a tensor, and its counterpart on the gradient; both are contiguous."""
     found: Tensor = _Collective.apply(x, forward, backward)
     return found
 
@@ -188,9 +188,10 @@ def gathered_attention(
     sharding: Sharding = "zigzag",
     attention: Callable[..., Tensor] = packed_attention,
 ) -> Tensor:
-    """All-gather attention: each rank gathers all keys and values, and attends with its own queries, piece by piece.
+    """Attend as all-gather attention: each rank gathers all keys and values, and attends with its own queries.
 
-    A piece is a run of the rank's queries in one segment, with the segment's keys up to its last query.
+    Queries are taken piece by piece. A piece is a run of the rank's queries in one segment, with the segment's keys
+    up to its last query.
 
     Args:
         query: [t, heads, dim], this rank's part under `sharding`.
@@ -224,7 +225,7 @@ def gathered_attention(
 
 
 def _gathered(x: Tensor, group: Any) -> Tensor:
-    """The parts [x, t, ...] of all ranks, one after another: [x, T, ...]."""
+    """Gather the parts [x, t, ...] of all ranks, one after another: [x, T, ...]."""
     length = x.shape[1]
 
     def of_part(grad: Tensor) -> Tensor:
@@ -235,7 +236,7 @@ def _gathered(x: Tensor, group: Any) -> Tensor:
 
 
 def _parts(x: Tensor, group: Any) -> list[Tensor]:
-    """The tensors of all ranks."""
+    """Gather the tensors of all ranks."""
     parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, x, group=group)
     return parts
@@ -244,7 +245,7 @@ def _parts(x: Tensor, group: Any) -> list[Tensor]:
 def take_slice(
     tensor: Tensor, cu_seqlens: Any, sp_size: int, sp_rank: int, sharding: Sharding = "contiguous", dim: int = -1
 ) -> Tensor:
-    """A copy of the part of rank `sp_rank` of `tensor`, whose dimension `dim` runs over the row's T tokens.
+    """Copy the part of rank `sp_rank` of `tensor`, whose dimension `dim` runs over the row's T tokens.
 
     Shift labels *before*: within a part, the next token is not always the next one in the row.
     Arguments and errors as in `local_indices`.
@@ -254,7 +255,7 @@ def take_slice(
 
 
 def merge_slices(parts: Sequence[Tensor], cu_seqlens: Any, sharding: Sharding = "contiguous", dim: int = -1) -> Tensor:
-    """The inverse of `take_slice`: merge the parts of ranks 0, 1, ... into the whole row; differentiable."""
+    """Merge the parts of ranks 0, 1, ... into the whole row; differentiable: the inverse of `take_slice`."""
     order = torch.from_numpy(row_order(_host(cu_seqlens), len(parts), sharding))
     return torch.cat(list(parts), dim=dim).index_select(dim, order.to(parts[0].device))
 
@@ -271,7 +272,7 @@ def gather_slices(
 
 
 def sum_slices(part: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum over the ranks that share a row of what each computed of its part: [...] -> [...]; differentiable.
+    """Sum over the ranks that share a row what each computed of its part: [...] -> [...]; differentiable.
 
     Each rank computes the same loss of the sum, and `backward` there gives the gradients of its own part alone. So the
     gradients of the loss are their sum over the ranks, as for losses that are sums over tokens (`losses`).

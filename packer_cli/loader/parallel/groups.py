@@ -24,12 +24,12 @@ class SPGroups:
     rank: int
     """This process's number among those that read the set: the `rank` of `PackedDataset`."""
     world_size: int
-    """How many processes read the set."""
+    """Number of processes that read the set."""
     groups: Mapping[tuple[Layout, int], dist.ProcessGroup]
     """(layout, first rank of the replica) -> group; none where a rank has its rows alone."""
 
     def for_batch(self, batch: Mapping[str, Any]) -> dist.ProcessGroup | None:
-        """The group that shares a batch, which may be given as its metadata; None where this process has it alone.
+        """Return the group that shares a batch, given whole or as its metadata; None where this process is alone.
 
         Raises:
             ValueError: there is no such group, or the batch is another rank's.
@@ -51,7 +51,7 @@ class SPGroups:
 
 
 def data_rank(ranks: DeviceMesh | Sequence[int] | None = None) -> tuple[int, int]:
-    """`rank` and `world_size` for `PackedDataset`: this process's place among those that read the set.
+    """Return `rank` and `world_size` for `PackedDataset`: this process's place among those that read the set.
 
     Args:
         ranks: the processes that read the set, in the plan's order, as a mesh (its ranks row by row), or as global
@@ -72,7 +72,7 @@ def data_rank(ranks: DeviceMesh | Sequence[int] | None = None) -> tuple[int, int
 def plan_rank(
     layout: Layout, *, dp_rank: int, pp_rank: int = 0, cp_rank: int = 0, sp_rank: int = 0, tp_rank: int = 0
 ) -> int:
-    """`rank` for `PackedDataset` of a trainer's coordinates, where all replicas have one layout.
+    """Return `rank` for `PackedDataset` of a trainer's coordinates, where all replicas have one layout.
 
     Trainers number their processes in other ways (Megatron and torchtitan put PP outermost, before DP), so the global
     rank will not do.
@@ -88,8 +88,10 @@ def plan_rank(
 
 
 def _wait_for_gloo() -> None:
-    """Gloo's threads drop the tensors of the last collective under the interpreter's lock, and abort the process if
-    that comes after the interpreter's end."""
+    """Wait until gloo's threads have dropped the tensors of the last collective.
+
+    They do so under the interpreter's lock, and abort the process if that comes after the interpreter's end.
+    """
     if dist.is_initialized() and dist.get_backend() == "gloo":
         time.sleep(_GLOO_SECONDS)
 
@@ -143,7 +145,7 @@ def init_sp_groups(
 
 
 def _rounds(replicas: Mapping[Layout, Sequence[int]], world_size: int) -> list[tuple[Layout, list[int]]]:
-    """(layout, first ranks) of replicas that do not overlap, in the same order on every rank."""
+    """Return (layout, first ranks) of replicas that do not overlap, in the same order on every rank."""
     rounds: dict[tuple[Layout, int], list[int]] = {}
     for layout, first in sorted((layout, first) for layout, firsts in replicas.items() for first in firsts):
         num_gpus = layout.num_gpus
