@@ -79,7 +79,7 @@ class RemoteError(RunError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A suggestion to put behind a wrong word: the nearest known one, or nothing if none is near.
+    """Suggest, behind a wrong word, the nearest known one, or nothing if none is near.
 
     >>> did_you_mean("pakc", ["pack", "plan"])
     " (did you mean 'pack'?)"

@@ -77,7 +77,7 @@ class HashingFile(io.RawIOBase):
         return self._hash.hexdigest()
 
     def writable(self) -> bool:
-        """Always."""
+        """Return True: the file can always be written to."""
         return True
 
 
@@ -143,7 +143,7 @@ def _give_up(temporary: Path, path: Path, error: BaseException) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """An opener for `open` of a file that may be there already: in a set from somebody else it may lead elsewhere.
+    """Open, for `open`, a file that may be there already: in a set from somebody else it may lead elsewhere.
 
     Raises:
         OutputError: it is a symbolic link.
@@ -215,7 +215,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def fingerprint(*values: Any) -> str:
-    """xxh3-128 (hex) of JSON values; the same for the same values, on any machine."""
+    """Return the xxh3-128 (hex) of JSON values; the same for the same values, on any machine."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return xxhash.xxh3_128_hexdigest(text.encode())
 

@@ -80,7 +80,7 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool], task: TaskLo
 
 
 def entries_to_write(folder: Path) -> list[str]:
-    """The names in an output folder, as `entries_of` gives them; none if it does not exist yet.
+    """List the names in an output folder, as `entries_of` gives them; none if the folder does not exist yet.
 
     Raises:
         OutputError: it cannot be made, or written to.
@@ -96,7 +96,7 @@ def entries_to_write(folder: Path) -> list[str]:
 
 
 def entries_of(folder: Path) -> list[str]:
-    """The names in a folder, sorted, without what a killed run may leave."""
+    """List the names in a folder, sorted, without what a killed run may leave."""
     names = [path.name for path in folder.iterdir()]
     return sorted(name for name in names if not name.startswith(LOCK_NAME) and not is_temporary(name))
 
@@ -149,7 +149,7 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
 
 
 def _take_remote(folder: RemotePath, task: TaskLock | None) -> remote_lock.RemoteLock:
-    """The lock of a run or a task. Whoever takes one looks for the other kind afterwards: of two, one sees the other.
+    """Take the lock of a run or a task, and then look for the other kind: of two that do so, one sees the other.
 
     Raises:
         BusyError: another process holds it.
@@ -181,7 +181,7 @@ def _refuse_other_stages(folder: Path | RemotePath, task: TaskLock) -> None:
 
 
 def find_holders(folder: Path | RemotePath) -> list[Holder]:
-    """The runs that write to a folder, as far as its file system knows locks: one, or tasks by stage and index."""
+    """Find the runs that write to a folder, as far as its file system has locks: one, or tasks by stage and index."""
     if isinstance(folder, RemotePath):
         found = [
             (name, f"{other.host} {other.pid} {other.note}")
@@ -211,7 +211,7 @@ def add_note(folder: Path | RemotePath, task: TaskLock, word: str) -> None:
 
 
 def _who_holds(path: Path) -> str | None:
-    """What the holder of a lock wrote into its file; None if nobody holds it, or only tasks share it."""
+    """Read what a lock's holder wrote into its file; None if nobody holds the lock, or only tasks share it."""
     try:
         with path.open("rb") as file:
             try:

@@ -1,4 +1,4 @@
-"""Where numba keeps compiled kernels, decided before the first one is defined.
+"""Folder where numba keeps compiled kernels, chosen before the first one is defined.
 
 numba takes NUMBA_CACHE_DIR, else `__pycache__` beside the source, else the user's cache folder. It tells that a kernel
 is outdated by the kernel's own file; but compiled code holds that of the kernels it calls too, from whatever file. So
@@ -68,7 +68,7 @@ def choose_cache() -> None:
 
 
 def _stamp() -> str:
-    """Of the names, times and sizes of all files that may hold kernels."""
+    """Hash the names, times and sizes of all files that may hold kernels."""
     package = os.path.dirname(os.path.abspath(__file__))
     paths = [os.path.join(package, place) for place in PLACES]
     found = []
@@ -83,7 +83,7 @@ def _stamp() -> str:
 
 
 def _places() -> Iterator[str]:
-    """As numba has them, in its order."""
+    """Yield the places as numba has them, in its order."""
     yield os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__")
     home = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
     user = home if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME", home)

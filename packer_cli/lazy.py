@@ -38,7 +38,7 @@ class LazyPackage(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """What users import."""
+        """List what users import."""
         return [name for name in sorted({*vars(self), *self.__all__}) if name in self.__all__ or name[:2] == "__"]
 
 
@@ -54,7 +54,7 @@ def provide(package: str, homes: Mapping[str, str]) -> None:
 
 
 def later(module: str, name: str) -> Callable[..., Any]:
-    """A method that calls a function without the object; its module is imported when the method is called."""
+    """Make a method that calls a function without the object; the method imports the function's module when called."""
 
     def call(_: Any, *arguments: Any, **options: Any) -> Any:
         return getattr(importlib.import_module(module), name)(*arguments, **options)

@@ -1,4 +1,4 @@
-"""How the help shows an option. An option says so where it is defined."""
+"""Appearance of an option in the help. An option says so where it is defined."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 Names = Callable[[], Iterable[str]]
-"""What a registry holds, imported when a shell asks."""
+"""Names that a registry holds, imported when a shell asks."""
 
 
 class Panel(Enum):
@@ -24,13 +24,13 @@ class Panel(Enum):
 
 @dataclass(frozen=True)
 class Shown:
-    """Of a field: it is an option. The first paragraph of its docstring is the short help."""
+    """Mark of a field that is an option. The first paragraph of the field's docstring is the short help."""
 
     panel: Panel = Panel.MAIN
     metavar: str = "N"
-    """What stands for the value, unless its type lists all values. A shell completes its lower-case words, or files
-    where it begins with PATH or FILE."""
+    """Word that stands for the value, unless its type lists all values. A shell completes its lower-case words, or
+    files where it begins with PATH or FILE."""
     names: Names | None = None
-    """What a shell completes instead."""
+    """Names that a shell completes instead."""
     is_common: bool = False
     """Whether most people set it, so that the short help has it."""

@@ -1,4 +1,4 @@
-"""What other packages bring: packings, strategies, exports, loader formats and record shapes.
+"""Plugins that other packages bring: packings, strategies, exports, loader formats and record shapes.
 
 A package names them by entry point in the group `hbpack.KIND`, and nothing of it is imported before its name is asked
 for, so that a broken one harms no other. In Python, an object may be given instead.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _NAME = re.compile("[a-z][a-z0-9-]*")
 Block = AbstractContextManager[None]
 OBJECT = "an object of this process"
-"""Where something is from that no package brings."""
+"""Origin of a plugin that no package brings."""
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -50,15 +50,15 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._own)
 
     def names(self) -> list[str]:
-        """All names, those of other packages included; what they stand for is not loaded."""
+        """Return all names, those of other packages included; what they stand for is not loaded."""
         return [*self._own, *sorted({*(each.name for each in self._entry_points()), *self._others} - self._own.keys())]
 
     def ignored(self) -> list[str]:
-        """Names that other packages bring and hbpack has itself."""
+        """List names that other packages bring and hbpack has itself."""
         return sorted({each.name for each in self._entry_points()} & self._own.keys())
 
     def package(self, name: str) -> str | None:
-        """Who brings it: a package and its version, or `OBJECT`; None for hbpack itself."""
+        """Return who brings it: a package and its version, or `OBJECT`; None for hbpack itself."""
         return None if name in self._own else self._other(name)[1]
 
     def add(self, thing: Any) -> str:
@@ -88,7 +88,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return name
 
     def unknown(self, name: str) -> str:
-        """What to say of a name that stands for nothing."""
+        """Say of a name that it stands for nothing."""
         return unknown(self._what, name, self.names())
 
     def _entry_points(self) -> list[EntryPoint]:
@@ -117,7 +117,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is none of those known."""
+    """Say of a name that it is none of those known."""
     return f"unknown {what} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
 
 

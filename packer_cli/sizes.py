@@ -13,11 +13,11 @@ _TOKENS = {"": 1, "k": 1024, "m": 1024**2}
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 _MANY = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-"""Of data, whose sizes people give in thousands; packs and steps are powers of two."""
+"""Units of data, whose sizes people give in thousands; packs and steps are powers of two."""
 
 
 class TokenShare(NamedTuple):
-    """How many tokens an epoch has of an input."""
+    """Number of tokens that an epoch has of an input."""
 
     tokens: int
 
@@ -32,7 +32,7 @@ class TokenShare(NamedTuple):
 
 
 class EpochShare(NamedTuple):
-    """How much of an epoch's tokens an input has."""
+    """Share of an epoch's tokens that an input has."""
 
     percent: float
 
@@ -144,7 +144,7 @@ def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
 
 
 def four_digits(value: float) -> str:
-    """A number for people: four digits, and all before the point.
+    """Write a number for people: four digits, and all before the point.
 
     >>> four_digits(0.123456), four_digits(123456.7)
     ('0.1235', '123,457')
@@ -197,7 +197,7 @@ def gpu_time(days: float) -> str:
 
 
 def large(number: int) -> str:
-    """A number in thousands, millions or billions.
+    """Write a number in thousands, millions or billions.
 
     >>> large(38_813_459)
     '38.8M'

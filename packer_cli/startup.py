@@ -1,4 +1,4 @@
-"""What makes commands start sooner, and what each saves of `hbpack pack` of the bundled sample, which takes 1.4 s.
+"""Means to start commands sooner, and what each saves of `hbpack pack` of the bundled sample, which takes 1.4 s.
 
 ::
 
@@ -40,7 +40,7 @@ def owns_process() -> bool:
 
 
 def skip_extensions() -> None:
-    """In the command line's own process, numba loads what kernels need, and not all that is installed beside it.
+    """Load in the command line's own process what kernels need of numba, and not all that is installed beside it.
 
     At its first kernel numba imports the packages that extend it, as awkward does, and scipy's linear algebra, to see
     that it is there; none of our kernels uses these. Code that multiplies matrices still finds scipy when it is

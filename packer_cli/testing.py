@@ -100,7 +100,7 @@ def check_strategy(strategy: str | Strategy | type[Strategy], **options: Any) ->
 
 
 def _lengths_to_pack(random: np.random.Generator) -> Iterator[tuple[str, Int32Array, int]]:
-    """What the lengths are, the lengths, and the capacity."""
+    """Yield what the lengths are, the lengths, and the capacity."""
     few = {
         "no samples": ([], 16),
         "one sample": ([7], 16),
@@ -120,7 +120,7 @@ def _lengths_to_pack(random: np.random.Generator) -> Iterator[tuple[str, Int32Ar
 
 
 def _resolved(planner: Strategy, options: dict[str, Any]) -> Resolved:
-    """The options with the groups that the strategy uses. Raises ConfigError if it refuses them."""
+    """Resolve the options with the groups that the strategy uses. Raises ConfigError if it refuses them."""
     options = {name: value for name, value in options.items() if name not in planner.ignores}
     groups = used_groups(validate(PlanConfig, options).groups, planner)
     return resolve(validate(PlanConfig, {**options, "groups": groups, "strategy": planner.name}))
