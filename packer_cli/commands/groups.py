@@ -20,10 +20,9 @@ def run_groups(
     inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
 ) -> FoundGroups:
     """Choose groups for the samples of an epoch."""
-    load_models(config, config.gpus, "hbpack groups")  # Report wrong options before the long work.
+    load_models(config, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
-    lengths = sizes_for(config, samples)
-    return found_groups(*choose(config, lengths, config.gpus, config.overflow, "hbpack groups"))
+    return found_groups(*choose(config, sizes_for(config, samples)))
 
 
 def run_layouts(
@@ -31,8 +30,7 @@ def run_layouts(
 ) -> LayoutChoice:
     """Choose layouts for the samples of an epoch, with a strategy that finds them."""
     config.require_gpu_model("hbpack groups")
-    lengths = sizes_for(config, read_samples(inputs, corpus, workers))
-    lengths = bounded(config, lengths, config.overflow)
+    lengths = bounded(config, sizes_for(config, read_samples(inputs, corpus, workers)))
     if not len(lengths):
         raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     longest = Group(capacity=config.max_length or int(lengths.max()))

@@ -42,26 +42,24 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
     if config.profile is not None:
         if shard_gpus:
             raise ConfigError(f"--lockstep {lockstep}: a profile does not say what fewer GPUs gather; use --model")
-        model = measured_model(read_profile(config.profile, config.assume))
-    else:
-        assert config.model is not None
-        assert config.gpu is not None
-        assumed: dict[str, Any] = parse_assumptions(config.assume)
-        shape, gpu = read_shape(config.model), parse_gpu(config.gpu)
-        model = analytic_model(shape, gpu, num_gpus, Assumptions(**assumed), shard_gpus)
-    return model
+        return measured_model(read_profile(config.profile, config.assume))
+    assert config.model is not None
+    assert config.gpu is not None
+    assumed: dict[str, Any] = parse_assumptions(config.assume)
+    shape, gpu = read_shape(config.model), parse_gpu(config.gpu)
+    return analytic_model(shape, gpu, num_gpus, Assumptions(**assumed), shard_gpus)
 
 
-def load_models(config: PlanConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
+def load_models(config: PlanConfig, what: str) -> tuple[GpuModel | None, Profile | None]:
     """The GPU model that the options name, and the profile it was fitted to. Raises the errors of `load_gpu_model`.
 
     The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
     """
     config.require_gpu_model(what)
     profile = None if config.profile is None else read_profile(config.profile, config.assume)
-    require_memory(config, num_gpus)
+    require_memory(config, config.gpus)
     try:
-        return load_gpu_model(config, num_gpus, what, config.lockstep), profile
+        return load_gpu_model(config, config.gpus, what, config.lockstep), profile
     except ConfigError:
         algorithm = config.used_algorithm
         if profile is None or algorithm != "hbp":

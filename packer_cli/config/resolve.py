@@ -155,7 +155,7 @@ def _with_any_groups(given: PlanConfig) -> PlanConfig:
     if "a stream" not in given.planner.needs:
         from packer_cli.config.gpu_model import load_models  # Only predictions need the cost model.
 
-        load_models(given, given.gpus, "--groups auto")
+        load_models(given, "--groups auto")
     return given.with_groups((Group(capacity=1024), Group(capacity=8192))[: given.max_groups])
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from packer_cli.config import AutoGroupsConfig, PlanConfig
+from packer_cli.config import PlanConfig
 from packer_cli.config.gpu_model import load_models
 from packer_cli.config.groups import write_parallel
 from packer_cli.config.resolve import resolve
@@ -29,7 +29,6 @@ from packer_cli.plan.strategies.predict import digits
 from packer_cli.simulate.epoch import simulate
 from packer_cli.sizes import four_digits
 
-AUTO_NEEDS = "--groups auto"
 _MOST_PLANNED, _FEWEST_PLANNED = 1_000_000, 100_000
 """Samples; of more, every so many-th is planned. The most are divided among the ways to run replicas."""
 _NEAR = 1.1
@@ -63,15 +62,7 @@ def _planned_seconds(
     return seconds
 
 
-def choose(
-    config: PlanConfig,
-    lengths: Int32Array,
-    num_gpus: int,
-    overflow: Overflow,
-    what: str = AUTO_NEEDS,
-    *,
-    has_trees: bool = False,
-) -> tuple[Choice, GroupChoice]:
+def choose(config: PlanConfig, lengths: Int32Array, *, has_trees: bool = False) -> tuple[Choice, GroupChoice]:
     """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record.
 
     Args:
@@ -81,29 +72,23 @@ def choose(
         UsageError: options are missing or contradict each other, or the longest sample does not fit.
         RunError: there are no lengths.
     """
-    model, profile = load_models(config, num_gpus, what)
+    model, profile = load_models(config, "--groups auto")
     num_long = 0 if config.max_length is None else int(np.count_nonzero(lengths > config.max_length))
-    lengths = bounded(config, lengths, overflow)
+    lengths = bounded(config, lengths)
     if not len(lengths):
         raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     if model is None:
         assert profile is not None
-        choice = choose_measured_groups(profile, lengths, num_gpus, config.max_length)
+        choice = choose_measured_groups(profile, lengths, config.gpus, config.max_length)
         choice = replace(choice, lockstep=config.lockstep)
     else:
-        choice = _choose_way(config, model, profile, lengths, num_gpus, has_trees=has_trees)
-    lost = describe_overflow(num_long, config.max_length or 0, overflow)
+        choice = _choose_way(config, model, profile, lengths, has_trees=has_trees)
+    lost = describe_overflow(num_long, config.max_length or 0, config.overflow)
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
 def _choose_way(
-    config: PlanConfig,
-    model: GpuModel,
-    profile: Profile | None,
-    lengths: Int32Array,
-    num_gpus: int,
-    *,
-    has_trees: bool,
+    config: PlanConfig, model: GpuModel, profile: Profile | None, lengths: Int32Array, *, has_trees: bool
 ) -> Choice:
     """The groups of the fastest way to run replicas, and of ways that are as fast, of the simplest.
 
@@ -112,7 +97,7 @@ def _choose_way(
     of_lengths = partial(
         choose_groups,
         lengths=lengths,
-        num_gpus=num_gpus,
+        num_gpus=config.gpus,
         profile=profile,
         algorithm=config.used_algorithm,
         max_groups=config.max_groups,
@@ -153,7 +138,7 @@ def _choose_way(
 
 def groups_for(config: PlanConfig, lengths: Int32Array, *, has_trees: bool) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with groups in place of `auto` for the lengths (int32[n]), and the record; None without a choice."""
-    if not len(bounded(config, lengths, config.overflow)):
+    if not len(bounded(config, lengths)):
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
     if "a stream" in config.planner.needs:
@@ -161,7 +146,7 @@ def groups_for(config: PlanConfig, lengths: Int32Array, *, has_trees: bool) -> t
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)
         return config.with_groups((Group(capacity=-(-longest // multiple) * multiple),)), None
-    choice, record = choose(config, lengths, config.gpus, config.overflow, has_trees=has_trees)
+    choice, record = choose(config, lengths, has_trees=has_trees)
     chosen = config.with_groups(choice.groups)
     if choice.lockstep == config.lockstep:
         return chosen, record
@@ -171,12 +156,12 @@ def groups_for(config: PlanConfig, lengths: Int32Array, *, has_trees: bool) -> t
     return found, record
 
 
-def bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
+def bounded(config: PlanConfig, lengths: Int32Array) -> Int32Array:
     """The lengths after cutting or dropping those over `max_length`."""
     if config.max_length is None:
         return lengths
     # The planner raises the error of `--overflow error`, with file and line.
-    cut = "drop" if overflow == "error" else overflow
+    cut: Overflow = "drop" if config.overflow == "error" else config.overflow
     return make_pieces(lengths, None, config.max_length, cut).length
 
 

@@ -188,13 +188,13 @@ def fastest_groups(values: Mapping[str, Any], lengths: NDArray[np.int32]) -> tup
     from packer_cli.groups.settings import longest_that_fits
 
     config = validate(PlanConfig, values)
-    model, _ = load_models(config, config.gpus, "hbpack init")
+    model, _ = load_models(config, "hbpack init")
     fits = longest_that_fits(model, model.layouts(config.gpus, config.layout)) if model else 0
     longest = int(lengths.max())
     most = fits // 1024 * 1024 or fits if 0 < fits < longest else longest
     if most < longest:
         config = validate(PlanConfig, {**values, "max_length": most})
-    _, record = choose(config, lengths, config.gpus, config.overflow, "hbpack init")
+    _, record = choose(config, lengths)
     seconds = "" if record.seconds is None else f": {four_digits(record.seconds)} s for {record.tokens:,} tokens"
     why = f"The shortest predicted epoch of the sample{seconds}"
     others = [each for each in record.alternatives if each.groups != record.groups and each.gain > 0]

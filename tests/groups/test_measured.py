@@ -115,7 +115,7 @@ def test_beyond_what_was_measured_times_stay_near_it(few, many, samples, expecte
 def test_what_is_assumed_in_place_of_a_profile_counts_in_the_search():
     path = str(Path(__file__).parent / "data" / "hbp-table-4.json")
     config = PlanConfig(groups="auto", gpus=GPUS, profile=path, assume="exposed_sync=0.9")
-    model, profile = load_models(config, GPUS, "--groups auto")
+    model, profile = load_models(config, "--groups auto")
     assert model is not None
     assert profile is not None
     assert model.origin["assumed"]["exposed_sync"] == profile.assumed["exposed_sync"] == 0.9

@@ -220,11 +220,11 @@ def test_an_epoch_is_predicted_for_its_own_plan(tmp_path):
     config = validate(
         PlanConfig, {"groups": "auto", "gpus": GPUS, "model": str(llama(tmp_path)), "gpu": "h100", "strategy": "hbp"}
     )
-    choice, record = choose(config, lengths, GPUS, "split")
+    choice, record = choose(config, lengths)
     assert record.algorithm == "hbp"
     assert choice.groups == choice.alternatives[0].groups
     plan = build_plan(whole(lengths), resolve(config.with_groups(choice.groups)).request)
-    model, _ = load_models(config, GPUS, "a test")
+    model, _ = load_models(config, "a test")
     assert choice.seconds == pytest.approx(simulate(plan, model).seconds)
     assert choice.seconds != choice.estimated
 
@@ -323,8 +323,8 @@ def test_no_set_of_two_groups_is_faster_on_a_small_data_set(kind, tmp_path):
     }[kind].astype(np.int32)
     options = {"groups": "auto", "gpus": 4, "model": str(llama(tmp_path)), "gpu": "h200", "max_length": "16k"}
     config = validate(PlanConfig, options)
-    model, _ = load_models(config, 4, "a test")
-    choice, _ = choose(config, lengths, 4, "split")
+    model, _ = load_models(config, "a test")
+    choice, _ = choose(config, lengths)
 
     def planned(groups):
         request = resolve(config.with_groups(groups)).request
