@@ -18,17 +18,17 @@ from packer_cli.commands.arguments import (
     samples_of,
     takes,
 )
-from packer_cli.commands.compare import load_simulator
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
 from packer_cli.commands.samples import look_at, require_samples
+from packer_cli.commands.simulate import simulate_plan
 from packer_cli.commands.stats import unplanned_stats
 from packer_cli.compare import Comparison, compare
 from packer_cli.compare.compared import compared_row
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
-from packer_cli.compare.savings import PlanSimulation, plan_simulation
+from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.config.fields import GIVE
 from packer_cli.config.resolve import Resolved, build
@@ -187,10 +187,7 @@ def _planned(
     plan = found.arrays
     prediction = None
     if gpu.has_gpu_model:
-        simulator = load_simulator(gpu, plan.num_gpus, rules, found.config.lockstep)
-        result = plan_simulation(
-            plan, simulator, found.baseline, found.padded, config=found.config, trainer=gpu.trainer
-        )
+        simulator, result = simulate_plan(found, gpu, rules)
         prediction = Prediction(simulator=simulator, result=result)
     comparison, why_not = None, ""
     if strategies == NO_STRATEGIES:

@@ -102,8 +102,7 @@ def simulate(
     rules = validate(TrainConfig, options)
     if options.get("groups") is None:
         found = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
-        simulator = load_simulator(config, found.arrays.num_gpus, rules, found.config.lockstep)
-        simulation = _simulation(found, simulator, config.trainer)
+        simulator, simulation = simulate_plan(found, config, rules)
         if trace is not None:
             _write_trace(Path(trace), trace_steps, found.arrays, simulator)
         return Simulation(**vars(simulation))
@@ -117,14 +116,18 @@ def simulate(
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
     """The prediction for a plan; None if the model that the options name cannot predict it."""
     try:
-        simulator = load_simulator(config, plan.arrays.num_gpus, TrainConfig(), plan.config.lockstep)
-        return _simulation(plan, simulator, config.trainer)
+        return simulate_plan(plan, config, TrainConfig())[1]
     except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
         return None
 
 
-def _simulation(plan: Plan, simulator: Simulator, trainer: str | None) -> PlanSimulation:
-    return plan_simulation(plan.arrays, simulator, plan.baseline, plan.padded, config=plan.config, trainer=trainer)
+def simulate_plan(plan: Plan, config: GpuConfig, rules: TrainConfig) -> tuple[Simulator, PlanSimulation]:
+    """Predict a plan with the model that the options name; the errors are those of `load_gpu_model`."""
+    arrays, of_plan = plan.arrays, plan.config
+    simulator = load_simulator(config, arrays.num_gpus, rules, of_plan.lockstep)
+    return simulator, plan_simulation(
+        arrays, simulator, plan.baseline, plan.padded, config=of_plan, trainer=config.trainer
+    )
 
 
 def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Plan:
