@@ -22,7 +22,7 @@ from packer_cli.remote.names import as_path
     metavar="OLD=NEW",
     help="An input of the set, or a folder above it, is at NEW now. Its contents must be the same.",
 )
-@model_options(TokenizeConfig, ["allow_skipped"], is_checked=True)
+@model_options(TokenizeConfig, ["allow_skipped"])
 @json_option("set")
 @workers_option
 @engine_option
@@ -33,7 +33,7 @@ def command(
     moved: tuple[str, ...],
     allow_skipped: bool,
     as_json: bool,
-    workers: int | None,
+    workers: str | None,
     engine: str,
 ) -> None:
     """Add data to a packed set, with the options it was made with.

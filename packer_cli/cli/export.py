@@ -60,7 +60,7 @@ def command(
     license: str | None,
     as_json: bool,
     ids: ArrayIds | None,
-    workers: int | None,
+    workers: str | None,
     engine: str,
     **values: Any,
 ) -> None:

@@ -11,7 +11,7 @@ from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
 from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options
 from packer_cli.commands.arguments import corpus_of
-from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, option_name, validate
+from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, WorkersConfig, option_name, validate
 from packer_cli.config.defaults import default_of
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
@@ -42,7 +42,7 @@ _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 )
 @json_option("groups", Panel.OUTPUT)
 @corpus_options
-def command(as_json: bool, workers: int | None, **values: Any) -> None:
+def command(as_json: bool, **values: Any) -> None:
     """Find the length groups with the shortest epoch for your lengths, model and GPUs.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
@@ -55,7 +55,7 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     or, with --packing published, as the paper does. For other strategies, leave out both.
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
-    corpus = corpus_of(values["inputs"], values)
+    corpus, workers = corpus_of(values["inputs"], values), validate(WorkersConfig, values).workers
     unused, why = _OF_LAYOUTS, ", which finds the same groups for all strategies but hydraulis"
     if config.planner.finds_layouts:
         why = f" --strategy {config.strategy}, which finds pipelines and layouts instead of groups"

@@ -25,20 +25,11 @@ from packer_cli.cli.command import (
     option,
     words_of,
 )
-from packer_cli.config import AUTO, TokenizeConfig, load_config_file, option_name, show_value, validate
+from packer_cli.config import AUTO, TokenizeConfig, load_config_file, option_name, show_value
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
 from packer_cli.config.models import BoundConfig, RepeatConfig, TrainConfig, WorkersConfig
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
-
-
-def _checked(model: type[BaseModel], field: str) -> Callable[[Any], Any]:
-    """A type that gives the model's value of a field; a wrong one is refused at once."""
-
-    def convert(value: Any) -> Any:
-        return getattr(validate(model, {field: value}), field)
-
-    return convert
 
 
 class _FromModel(Option):
@@ -63,25 +54,19 @@ class _FromModel(Option):
 
 
 def model_options(
-    model: type[BaseModel],
-    names: Collection[str] | None = None,
-    *,
-    is_optional: bool = False,
-    is_checked: bool = False,
+    model: type[BaseModel], names: Collection[str] | None = None, *, is_optional: bool = False
 ) -> Callable[[F], F]:
     """Options for the fields of a model that are `Shown`, or for the named ones of them.
 
     Args:
         is_optional: the command can do without what the model needs.
-        is_checked: the command gets the model's values, rather than words for the model.
     """
 
     def decorate(function: F) -> F:
         for name, field in reversed(model.model_fields.items()):
             shown = next((each for each in field.metadata if isinstance(each, Shown)), None)
             if shown is not None and (names is None or name in names):
-                kind = _checked(model, name) if is_checked else Text(_completed(shown))
-                function = _option(name, field, shown, kind, is_optional=is_optional)(function)
+                function = _option(name, field, shown, is_optional=is_optional)(function)
         return function
 
     return decorate
@@ -97,7 +82,7 @@ def is_typed(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _option(name: str, field: FieldInfo, shown: Shown, kind: Any, *, is_optional: bool) -> Callable[[F], F]:
+def _option(name: str, field: FieldInfo, shown: Shown, *, is_optional: bool) -> Callable[[F], F]:
     flag, default = option_name(name), shown_default(field)
     about: dict[str, Any] = {"panel": shown.panel, "is_common": shown.is_common, "help": field.description}
     if field.annotation is bool:
@@ -110,7 +95,7 @@ def _option(name: str, field: FieldInfo, shown: Shown, kind: Any, *, is_optional
     return click.option(
         flag,
         name,
-        type=Choice(choices) if choices else kind,
+        type=Choice(choices) if choices else Text(_completed(shown)),
         cls=_FromModel,
         is_needed=default_of(field) is REQUIRED and not is_optional,
         default=default,
@@ -219,10 +204,10 @@ def inputs_argument(function: F) -> F:
 
 set_argument = click.argument("folder", metavar="OUT", type=Folder())
 path_argument = click.argument("path", metavar="PATH", type=Text())
-bound_option = model_options(BoundConfig, is_checked=True)
-repeat_options = model_options(RepeatConfig, is_checked=True)
-training_options = model_options(TrainConfig, is_checked=True)
-workers_option = model_options(WorkersConfig, is_checked=True)
+bound_option = model_options(BoundConfig)
+repeat_options = model_options(RepeatConfig)
+training_options = model_options(TrainConfig)
+workers_option = model_options(WorkersConfig)
 engine_option = option(
     "--engine",
     default="local",

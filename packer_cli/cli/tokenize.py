@@ -23,7 +23,7 @@ from packer_cli.sizes import counted
 @model_options(TokenizeConfig)
 @json_option("tokenize")
 @job_options
-def command(output: str, ids: ArrayIds | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
+def command(output: str, ids: ArrayIds | None, as_json: bool, workers: str | None, engine: str, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.

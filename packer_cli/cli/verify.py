@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @json_option("verify")
 @workers_option
 @config_option
-def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: int | None) -> None:
+def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: str | None) -> None:
     """Check a packed data set for damage.
 
     OUT is the output of `hbpack pack` or `hbpack write`. Every file must have its checksum and belong to this set; the
@@ -44,11 +44,11 @@ def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: int 
     Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, or repaired; 1 damaged; 2
     wrong usage.
     """
+    from packer_cli.commands.engines import make_engine
     from packer_cli.commands.verify import run_verify
-    from packer_cli.engine.local import LocalEngine, default_workers
 
     watch = Stopwatch()
-    report = run_verify(as_path(folder), LocalEngine(workers or default_workers()), fast=fast, repairs=repairs)
+    report = run_verify(as_path(folder), make_engine(workers, preload=()), fast=fast, repairs=repairs)
     if as_json:
         print_json(report)
     else:

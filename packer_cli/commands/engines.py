@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packer_cli.config import WorkersConfig, validate
 from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine, default_workers
 from packer_cli.engine.processes import process_context
@@ -29,7 +30,7 @@ def start_server(tokenizer: NamedTokenizer) -> None:
 
 
 def make_engine(
-    workers: int | None = None,
+    workers: int | str | None = None,
     name: str = "local",
     preload: Sequence[str] = PRELOAD,
     tokenizer: NamedTokenizer | None = None,
@@ -42,15 +43,16 @@ def make_engine(
         tokenizer: see `start_server`.
 
     Raises:
-        ConfigError: there is no such engine.
+        ConfigError: there is no such engine, or no such number of workers.
     """
+    number = validate(WorkersConfig, {"workers": workers}).workers
     choose_cache()  # Workers inherit it.
     kind, colon, address = name.partition(":")
     if kind == "ray" and bool(colon) == bool(address):
         from packer_cli.engine.ray import RayEngine
 
-        return RayEngine(address or None, workers, preload)
+        return RayEngine(address or None, number, preload)
     if name != "local":
         raise ConfigError(f"--engine: unknown engine {name!r}; choose local, ray or ray:ADDRESS")
     settings = None if tokenizer is None else settings_for(tokenizer)
-    return LocalEngine(workers or default_workers(), preload, settings=settings)
+    return LocalEngine(number or default_workers(), preload, settings=settings)

@@ -51,9 +51,9 @@ def pack(
     Raises:
         HbpackError: an option is wrong (a `UsageError`; nothing has been written), or the run failed (a `RunError`).
     """
+    workers = validate(WorkersConfig, options).workers
     tokenize = validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
     plan, write = validate(StorePlanConfig, options), validate(WriteConfig, options)
-    workers = validate(WorkersConfig, options).workers
     from packer_cli.commands.engines import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
