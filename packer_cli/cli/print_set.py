@@ -16,11 +16,13 @@ from packer_cli.config.gpu_model import most_positions
 from packer_cli.config.resolve import build
 from packer_cli.config.trainers import ABILITIES, asked_of_trainer
 from packer_cli.engine.progress import warn
-from packer_cli.format.constants import REJECTED_NAME, VALIDATION
+from packer_cli.format.constants import PLAN_NAME, REJECTED_NAME, VALIDATION
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.figures import as_in_text
 from packer_cli.remote.names import as_path
+from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.sizes import counted, duration
 from packer_cli.tables.stats import counts_table, describe_plan, inputs_table, metrics_tables
 from packer_cli.tokens.index import read_index
@@ -61,6 +63,8 @@ class SetOutput(PlanMetrics):
     """The folder, as it was named."""
     counts: Counts
     """Records by their outcome."""
+    validation: Counts | None = None
+    """Those of the validation set; none for a plan that sets nothing aside."""
     inputs: tuple[NamedInput, ...] | None = None
     """Each input's part of an epoch, where there are several."""
     group_choice: GroupChoice | None = None
@@ -97,42 +101,34 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
             NamedInput(name=source.name, share=each.tokens / max(1, counts.tokens), **vars(each))
             for source, each in zip(sources, counts.inputs, strict=True)
         )
+    counts_of = {folder / name: read_plan_header(folder / name / PLAN_NAME).counts for name in planned.config.sets}
+    aside = counts_of.get(folder / VALIDATION)
     if as_json:
-        written = (
-            None
-            if manifest is None
-            else WrittenShards(
-                num_shards=len(list(manifest.shards)),
-                num_bytes=sum(shard.num_bytes for shard in manifest.shards),
-                num_gpus=manifest.num_gpus,
-                num_epochs=len(manifest.epochs),
-            )
-        )
         print_json(
             SetOutput(
                 output=output,
                 counts=replace(counts, inputs=None),
+                validation=aside,
                 inputs=inputs,
                 **vars(planned.metrics),
                 group_choice=planned.group_choice,
                 prediction=prediction,
-                sources=None if manifest is None else manifest.sources,
-                shards=written,
+                sources=manifest.sources if manifest else None,
+                shards=_written(manifest) if manifest else None,
             )
         )
         return
-    table = counts_table(counts)
-    if counts.validation_samples is not None:
-        number = counts.samples + counts.validation_samples
-        share = f"{counts.validation_samples / number:.2%} of {counted(number, counts.unit)}"
-        table = replace(table, notes=(f"validation: {share}, in {folder / VALIDATION}",))
+    of_records = [counts_table(counts)]
+    if aside is not None:
+        number = counts.samples + aside.samples
+        share = f"{aside.samples / number:.2%} of {counted(number, counts.unit)}, in {folder / VALIDATION}"
+        of_records.append(replace(counts_table(aside), title="Validation", notes=(share,)))
     how = describe_plan(planned.config.strategy, planned.config.used_packing)
     tables = [inputs_table([(each.name, each.samples, each.tokens) for each in inputs])] if inputs else []
-    print_tables(table, *tables, *metrics_tables(planned.metrics, counts, how))
-    reasons = [folder] if counts.dropped or counts.truncated or counts.rejected else []
-    reasons += [folder / VALIDATION] if counts.validation_dropped or counts.validation_truncated else []
+    print_tables(*of_records, *tables, *metrics_tables(planned.metrics, counts, how))
+    reasons = [own for own, each in counts_of.items() if each.dropped or each.truncated or each.rejected]
     if reasons:
-        names = " and ".join(str(each / REJECTED_NAME) for each in reasons)
+        names = " and ".join(str(own / REJECTED_NAME) for own in reasons)
         click.echo(f"  records left out or cut, with reasons: {names}")
     overall = planned.metrics.overall
     if overall.pr > _MUCH_PADDING and overall.num_iterations < _FEW_ITERATIONS:
@@ -149,6 +145,15 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
     packs = counted(planned.metrics.overall.num_packs, "pack")
     what = f"{output} has a plan of {packs} for {counted(planned.config.gpus, 'GPU')}, no shards"
     say_next(what, shown_command("hbpack", "write", output))
+
+
+def _written(manifest: Manifest) -> WrittenShards:
+    return WrittenShards(
+        num_shards=len(list(manifest.shards)),
+        num_bytes=sum(shard.num_bytes for shard in manifest.shards),
+        num_gpus=manifest.num_gpus,
+        num_epochs=len(manifest.epochs),
+    )
 
 
 def _print_prediction(result: PlanSimulation) -> None:

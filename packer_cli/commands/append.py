@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_validation, store_of
+from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, store_of
 from packer_cli.commands.pack_corpus import pack_corpus
 from packer_cli.config import TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
@@ -70,7 +70,6 @@ def run_append(
             changed.
         TokenizerError: the tokenizer is not the set's.
     """
-    refuse_validation(folder)
     read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
     entries_to_write(folder)  # Reports one that cannot be written to.
     with locked_output(folder, has_plan=True):

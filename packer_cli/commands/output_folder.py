@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from packer_cli.config import PlannedConfig, validate
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import atomic_file, holds
@@ -34,24 +35,32 @@ APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
 
 
-@contextmanager
 def locked_output(
-    folder: Path, *, has_plan: bool = False, is_validation: bool = False, task: TaskLock | None = None
-) -> Iterator[None]:
-    """Check the output folder of a stage, and lock it against other runs while the block runs.
+    folder: Path, *, has_plan: bool = False, task: TaskLock | None = None
+) -> AbstractContextManager[None]:
+    """Check the output folder of a stage, and lock it with `locked_set` while the block runs.
+
+    Raises:
+        OutputError: it is the validation set of another folder, or see `locked_set`.
+        BusyError: another run is writing to it.
+    """
+    refuse_validation(folder)
+    return locked_set(folder, has_plan=has_plan, task=task)
+
+
+@contextmanager
+def locked_set(folder: Path, *, has_plan: bool = False, task: TaskLock | None = None) -> Iterator[None]:
+    """Check the folder of a set, and lock it against other runs while the block runs.
 
     Args:
         has_plan: the folder must hold a plan, rather than be new or an earlier run's. The block itself reports a
             missing plan or a read-only folder.
-        is_validation: it is for the validation set of the folder around it.
         task: share the folder with the other tasks of an array.
 
     Raises:
-        OutputError: the folder holds other files or the validation set of another folder, or cannot be written to.
+        OutputError: the folder holds other files, or cannot be written to.
         BusyError: another run is writing to it.
     """
-    if not (has_plan or is_validation):
-        refuse_validation(folder)
     if has_plan and not ((folder / PLAN_NAME).exists() and (is_remote(folder) or os.access(folder, os.W_OK))):
         yield
         return
@@ -122,14 +131,10 @@ def current_plan(folder: Path, store: Path) -> PlanHeader | None:
 
 def kind_of(own: Path) -> Literal["none", "ours", "other"]:
     """What is in the place of a validation set: nothing that can be read, a validation set, or a set of its own."""
-    if (own / TOKENS).exists():
+    config = config_of_plan(own)
+    if (own / TOKENS).exists() or (config is not None and not config.is_validation):
         return "other"
-    if header := current_header(own):
-        return "ours" if header.config.is_validation else "other"
-    manifest = current_manifest(own)
-    if manifest is None:
-        return "none"
-    return "ours" if manifest.planned.is_validation else "other"
+    return "none" if config is None else "ours"
 
 
 def refuse_validation(folder: Path) -> None:
@@ -159,6 +164,14 @@ def current_manifest(folder: Path) -> Manifest | None:
         return None
 
 
+def config_of_plan(folder: Path) -> PlannedConfig | None:
+    """The options of the plan in a folder, or of the set made from it; None if neither can be read."""
+    if header := current_header(folder):
+        return header.config
+    manifest = current_manifest(folder)
+    return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
+
+
 class RejectedRecord(NamedTuple):
     """A record that was left out, or cut."""
 
@@ -168,39 +181,34 @@ class RejectedRecord(NamedTuple):
     reason: str
 
 
-def write_rejected(folder: Path, entries: Iterable[RejectedRecord]) -> bool:
+def write_rejected(folder: Path, entries: Callable[[], Iterable[RejectedRecord]]) -> bool:
     """Write `rejected.jsonl` unless it already holds these lines. Returns whether it was written.
 
     Args:
-        entries: read twice.
+        entries: makes them; called twice.
 
     Raises:
         FormatError: the token store is damaged.
     """
     path = folder / REJECTED_NAME
-    if holds(path, map(_line, entries)):
+    if holds(path, map(_line, entries())):
         return False
     with atomic_file(path) as file:
-        for line in map(_line, entries):
+        for line in map(_line, entries()):
             file.write(line)
     return True
 
 
-class StoreRejects(Iterable[RejectedRecord]):
-    """The records that were rejected when a store was made; read again each time. FormatError if it is damaged."""
+def store_rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
+    """Yield the records that were rejected when a store was made. FormatError if it is damaged."""
+    from packer_cli.tokens.rejects import read_rejects, rejects_name
 
-    def __init__(self, index: StoreIndex, store: Path) -> None:
-        self._index, self._store = index, store
-
-    def __iter__(self) -> Iterator[RejectedRecord]:
-        from packer_cli.tokens.rejects import read_rejects, rejects_name
-
-        for part in self._index.parts:
-            if part.rejects_xxh3 is not None:
-                names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
-                rejects = read_rejects(self._store / rejects_name(part.path), part.rejects_xxh3)
-                for name, reject in zip(names, rejects, strict=True):
-                    yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
+    for part in index.parts:
+        if part.rejects_xxh3 is not None:
+            names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
+            rejects = read_rejects(store / rejects_name(part.path), part.rejects_xxh3)
+            for name, reject in zip(names, rejects, strict=True):
+                yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.

@@ -80,7 +80,7 @@ def pack_corpus(
     refuse_index_of_trees(write or WriteConfig(), has_trees=index.has_trees)
     header = make_plan(plan, checked, folder, folder)
     if write is not None:
-        write_planned(write, header, folder, engine, is_pack=True)
+        write_planned(WriteConfig(**dict(write)), folder, engine, is_pack=True)  # With its defaults, as if given.
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
     return header
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
 from packer_cli.commands.output_folder import (
+    config_of_plan,
     current_manifest,
     current_plan,
     locked_output,
@@ -22,8 +23,8 @@ from packer_cli.commands.output_folder import (
 )
 from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
 from packer_cli.commands.plan_store import (
-    LeftOut,
     NothingToPlanError,
+    left_out,
     plan_store,
     reference_notes,
     resolve_for,
@@ -31,7 +32,7 @@ from packer_cli.commands.plan_store import (
     share_notes,
     with_gpu_model,
 )
-from packer_cli.commands.samples import config_of_plan, look_at, require_samples
+from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.commands.validation_set import locked_validation, removing_validation
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
 from packer_cli.config.no_effect import refuse_without_effect
@@ -41,7 +42,7 @@ from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
-from packer_cli.format.metrics import Counts, GroupChoice
+from packer_cli.format.metrics import GroupChoice
 from packer_cli.plan.core import types
 from packer_cli.plan.core.types import PieceLoss, Pieces
 from packer_cli.plan.notes import overflow_notes, row_notes
@@ -183,13 +184,14 @@ def make_plan(
         draft = _draft(resolved, choice, of_store, folder)
         with removing_validation(folder):
             return _write_draft(draft, of_store, folder)
-    resolved = resolved.changed(validation=of_store.fixed(validation))
+    bound, num_aside = of_store.set_aside(validation)
+    resolved = resolved.changed(validation=bound)
     with locked_validation(folder) as own:
         with naming(VALIDATION):
             aside = _draft(validation_options(resolved), None, of_store, own)
-        draft = _draft(resolved, choice, of_store, folder, aside.header.counts)
+        draft = _draft(resolved, choice, of_store, folder)
         with naming(VALIDATION):
-            num_aside = _write_draft(aside, of_store, own).counts.samples
+            _write_draft(aside, of_store, own)
             if validation.isdigit() and num_aside > int(validation):
                 found = counted(num_aside, of_store.store.index.unit)
                 say(f"{found} instead of {int(validation):,}: equal ones stay together")
@@ -209,18 +211,8 @@ class _Draft:
     """What it took, for people."""
 
 
-def _draft(
-    resolved: Resolved,
-    choice: GroupChoice | None,
-    of_store: StoreSamples,
-    folder: Path,
-    aside: Counts | None = None,
-) -> _Draft:
-    """Plan one set: the samples that `resolved` asks for, for `folder`.
-
-    Args:
-        aside: the counts of the validation set.
-    """
+def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, folder: Path) -> _Draft:
+    """Plan one set: the samples that `resolved` asks for, for `folder`."""
     watch, store, index, config = Stopwatch(), of_store.store.folder, of_store.store.index, resolved.config
     chosen = [asdict(choice)] if choice else []
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
@@ -228,11 +220,11 @@ def _draft(
     if header and header.fingerprint == wanted:
         return _Draft(header=header, arrays=None, seconds=str(watch))
     try:
-        plan, piece_loss, counts, metrics = plan_store(of_store, resolved, folder, aside)
+        plan, piece_loss, counts, metrics = plan_store(of_store, resolved, folder)
     except NothingToPlanError:
         if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)
-            write_rejected(folder, LeftOut(config, of_store))
+            write_rejected(folder, partial(left_out, config, of_store))
             (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
     header = PlanHeader(
@@ -250,10 +242,10 @@ def _draft(
 def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHeader:
     """Write a plan, unless the folder has it, and say what it comes to."""
     header, config, counts = draft.header, draft.header.config, draft.header.counts
-    left_out = LeftOut(config, of_store)
+    entries = partial(left_out, config, of_store)
     if draft.arrays is None:
         say("the plan is up to date")
-        if write_rejected(folder, left_out):  # It names files, which the plan does not.
+        if write_rejected(folder, entries):  # It names files, which the plan does not.
             say(f"{REJECTED_NAME} is rewritten")
         return header
     plan, piece_loss = draft.arrays
@@ -267,7 +259,7 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
         _disown_plan(folder)
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
     write_plan(folder / PLAN_NAME, plan, piece_loss, header)
-    write_rejected(folder, left_out)
+    write_rejected(folder, entries)
     overall = header.metrics.overall
     say(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.commands.output_folder import RejectedRecord, StoreRejects
+from packer_cli.commands.output_folder import RejectedRecord, store_rejects
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, load_model, resolve, size_rule
 from packer_cli.engine.memory import available_memory
@@ -29,6 +29,7 @@ from packer_cli.plan.notes import reasons_lost, why_over
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected
+from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -103,26 +104,23 @@ class NothingToPlanError(RunError):
 
 
 def plan_store(
-    of_store: StoreSamples, resolved: Resolved, folder: Path, aside: Counts | None = None
+    of_store: StoreSamples, resolved: Resolved, folder: Path
 ) -> tuple[Plan, PieceLoss, Counts, PlanMetrics]:
     """Plan the samples of a store that the options ask for, and check the plan.
 
     Args:
         folder: the one that will hold the plan; for messages.
-        aside: the counts of the samples that `--validation` sets aside.
 
     Returns:
         The plan, the loss of its pieces, what became of the records, and the plan's figures.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
-            `--overflow error`, or `--validation` leaves one of the two sets empty.
+            `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
     store, request = of_store.store, resolved.request
     samples = of_store.of(resolved.config)
-    if resolved.config.is_validation:
-        of_store.require_both(resolved.config)
     require_memory(samples.num_wanted, request)
     rule = SizeRule(request.groups[-1].capacity, resolved.config.overflow, request.limits)
     cut = of_store.cut(resolved.config, rule)
@@ -138,7 +136,7 @@ def plan_store(
     plan = predicted(plan, resolved.config)
     weights = _piece_weights(store, pieces) if store.index.is_weighted else None
     loss = PieceLoss(_piece_loss_tokens(store, samples, pieces), weights)
-    counts = _counts(store, resolved.config, cut.counts(pieces), loss, aside)
+    counts = _counts(of_store.records_of(resolved.config), cut.counts(pieces), loss)
     metrics = plan_stats(plan, request, samples.sources)
     return plan, loss, counts, metrics
 
@@ -182,29 +180,19 @@ _NO_SECONDS = "the steps get no predicted seconds"
 _BLOCK = 1 << 20
 _ITEM_BYTES = 200
 """What a plan takes for each item, besides what it takes for a sample; measured on half a million pairs."""
-_OF_VALIDATION = ("samples", "split", "truncated", "dropped", "tokens")
-"""Counts of a validation set that those of training have, too."""
 
 
-class LeftOut(Iterable[RejectedRecord]):
-    """The lines of `rejected.jsonl` of a plan: rejected records, and samples of which the plan loses tokens.
+def left_out(config: PlannedConfig, of_store: StoreSamples) -> Iterator[RejectedRecord]:
+    """Yield the lines of `rejected.jsonl` of a plan: rejected records, and samples of which the plan loses tokens.
 
-    They have the file names that the store has now, and are made when they are read, as often as that is. Rejected
-    records are those of training alone. FormatError if the store is damaged.
+    They have the file names that the store has now. FormatError if the store is damaged.
     """
-
-    def __init__(self, config: PlannedConfig, of_store: StoreSamples) -> None:
-        self._config, self._of_store = config, of_store
-
-    def __iter__(self) -> Iterator[RejectedRecord]:
-        store, config = self._of_store.store, self._config
-        if not config.is_validation:
-            yield from StoreRejects(store.index, store.folder)
-        cut = self._of_store.cut(config, size_rule(config))
-        if config.overflow == "error":  # There was no plan.
-            return
-        for (file, line), (_, reason) in zip(store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
-            yield RejectedRecord(file=file, line=line, reason=reason)
+    yield from store_rejects(of_store.records_of(config), of_store.store.folder)
+    cut = of_store.cut(config, size_rule(config))
+    if config.overflow == "error":  # There was no plan.
+        return
+    for (file, line), (_, reason) in zip(of_store.store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
+        yield RejectedRecord(file=file, line=line, reason=reason)
 
 
 def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
@@ -297,24 +285,22 @@ def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     return [f"{num_lost:,} {what[num_lost > 1]} {' and '.join(REFERENCE_VALUES)}"] if num_lost else []
 
 
-def _counts(
-    store: TokenStore, config: PlannedConfig, of_samples: SampleCounts, loss: PieceLoss, aside: Counts | None
-) -> Counts:
-    """The counts of a plan; what is known of records alone counts where they train."""
-    parts = () if config.is_validation else store.index.parts
-    num_rejected = sum(part.num_rejected for part in parts)
-    of_validation = {f"validation_{name}": getattr(aside, name) for name in _OF_VALIDATION} if aside else {}
+def _counts(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
+    """The counts of a plan.
+
+    Args:
+        records: the store's index, as the plan sees it.
+    """
     return Counts(
         **vars(of_samples),
-        **of_validation,
-        records=of_samples.samples + (aside.samples if aside else 0) + num_rejected,
-        rejected=num_rejected,
-        records_without_loss=sum(part.num_without_loss for part in parts),
+        records=records.total("num_samples") + records.total("num_rejected") if records.parts else of_samples.samples,
+        rejected=records.total("num_rejected"),
+        records_without_loss=records.total("num_without_loss"),
         pieces_without_loss=int(np.count_nonzero(loss.tokens == 0)),
-        records_with_special_tokens=sum(part.num_with_special for part in parts),
+        records_with_special_tokens=records.total("num_with_special"),
         loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
         loss_weight=None if loss.weights is None else float(loss.weights.sum()),
-        not_used=None if config.is_validation else dict(store.index.unused) or None,
+        not_used=dict(records.unused) or None,
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.commands.output_folder import locked_output, refuse_validation
+from packer_cli.commands.output_folder import locked_output
 from packer_cli.commands.plan_store import predicted
 from packer_cli.commands.validation_set import find_fault, locked_validation, require_sound
 from packer_cli.config import PlannedConfig, validate
@@ -70,7 +70,6 @@ class Rebalanced:
 def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
     """Adapt the set in a folder to another number of GPUs, from where training stopped."""
     watch, folder, num_gpus = Stopwatch(), as_path(output), config.gpus
-    refuse_validation(folder)
     if config.state is not None:
         stop = read_state(as_path(config.state))
     else:
@@ -127,40 +126,34 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         FormatError: the set is damaged, or the validation set is missing.
         PlanError: the new schedule broke an invariant, which is a bug.
     """
-    with _dealing_validation(folder, num_gpus) as own:
-        manifest, is_new = _deal(folder, num_gpus, stop, global_tokens)
-        aside = own and _deal(own, num_gpus, _START)[0]
-        if is_new:
-            write_manifest(folder, manifest)
-        if own and aside:
-            write_manifest(own, aside)
-            say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
-    return manifest, is_new
-
-
-def rebalance_validation(folder: Path, num_gpus: int) -> None:
-    """Deal the validation set of a packed set to `num_gpus` GPUs, if it has one and that is for others."""
-    with _dealing_validation(folder, num_gpus) as own:
-        if own:
-            write_manifest(own, _deal(own, num_gpus, _START)[0])
-            say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
+    with _other_sets(folder, num_gpus) as others:
+        dealt = {folder: _deal(folder, num_gpus, stop, global_tokens)}
+        dealt |= {own: _deal(own, num_gpus, START) for own in others}
+        for own, (manifest, is_new) in dealt.items():
+            if is_new:
+                write_manifest(own, manifest)
+            if is_new and own.name == VALIDATION:
+                say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
+    return dealt[folder]
 
 
 @contextmanager
-def _dealing_validation(folder: Path, num_gpus: int) -> Iterator[Path | None]:
-    """Lock the validation set of a packed set, if it has one; None if that is for this number of GPUs already.
+def _other_sets(folder: Path, num_gpus: int) -> Iterator[list[Path]]:
+    """Lock the sets that are planned with that of a folder while the block runs.
+
+    One that is for so many GPUs already may be read-only.
 
     Raises:
-        OutputError: it cannot be written to.
-        FormatError: it is missing, or does not fit the set.
+        OutputError: one cannot be written to.
+        FormatError: one is missing, or does not fit the set.
     """
     if not read_manifest(folder).planned.sets_aside:
-        yield None
+        yield []
         return
     require_sound(folder, find_fault(folder, read_plan_header(folder / PLAN_NAME)))
     is_dealt = read_manifest(folder / VALIDATION).num_gpus == num_gpus
-    with locked_validation(folder, has_plan=is_dealt) as own:  # One that is dealt may be read-only.
-        yield None if is_dealt else own
+    with locked_validation(folder, has_plan=is_dealt) as own:
+        yield [own]
 
 
 def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
@@ -345,7 +338,7 @@ class Stop:
     """First iteration that was not run; None: that with which the step begins."""
 
 
-_START = Stop(name="the start")
+START = Stop(name="the start")
 
 
 def read_state(path: Path) -> Stop:

@@ -16,8 +16,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from packer_cli.commands.engines import make_engine
-from packer_cli.commands.output_folder import current_header, current_manifest, require_tokens
-from packer_cli.config import PlannedConfig, TokenizeConfig, validate
+from packer_cli.commands.output_folder import config_of_plan, require_tokens
+from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
@@ -86,14 +86,6 @@ def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
         raise ConfigError(f"{name} is planned and keeps no tokens; {remedy}")
     kinds = "packed data set (hbpack.json), plan, token store, or file of lengths"
     raise InputError(f"{name} is not a {kinds}; name one{or_corpus}")
-
-
-def config_of_plan(path: Path) -> PlannedConfig | None:
-    """The options of the plan in a folder, or of the set made from it; None if neither can be read."""
-    if header := current_header(path):
-        return header.config
-    manifest = current_manifest(path)
-    return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
 
 
 def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None, workers: int | None) -> Samples:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from packer_cli.commands.output_folder import StoreRejects, current_plan, locked_output, write_rejected
+from packer_cli.commands.output_folder import current_plan, locked_output, store_rejects, write_rejected
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import by_suffix
 from packer_cli.engine.array import ArrayIds, TaskShare
@@ -158,7 +159,7 @@ def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) 
 def _say_rejected(index: StoreIndex, folder: Path) -> None:
     """Say which record was rejected first, and why; warn if many were, or all of a file."""
     lost = rejected_files(index)
-    found = (entry for entry in StoreRejects(index, folder / TOKENS) if not lost or entry.file == lost[0])
+    found = (entry for entry in store_rejects(index, folder / TOKENS) if not lost or entry.file == lost[0])
     if (entry := next(found, None)) is not None:
         first = f"{entry.file}:{entry.line}: {entry.reason}"
         many = many_rejected(index, lost)
@@ -172,7 +173,7 @@ def _write_rejected(index: StoreIndex, folder: Path) -> None:
     header = current_plan(folder, folder / TOKENS)
     if header is None or header.store_fingerprint != index.fingerprint:
         # If there is a plan, the file lists its samples too.
-        write_rejected(folder, StoreRejects(index, folder / TOKENS))
+        write_rejected(folder, partial(store_rejects, index, folder / TOKENS))
 
 
 def _restore_index(store: Path) -> bool:

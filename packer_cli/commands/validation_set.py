@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from packer_cli.commands.output_folder import current_manifest, holds_only_reasons, kind_of, locked_output
+from packer_cli.commands.output_folder import current_manifest, holds_only_reasons, kind_of, locked_set
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import remove_folder
@@ -32,7 +32,7 @@ def locked_validation(folder: Path, *, has_plan: bool = False) -> Iterator[Path]
     """Lock the folder of the validation set of an output folder while the block runs.
 
     Args:
-        has_plan: see `locked_output`.
+        has_plan: see `locked_set`.
 
     Raises:
         OutputError: something else is in its place, or it cannot be written to.
@@ -40,7 +40,7 @@ def locked_validation(folder: Path, *, has_plan: bool = False) -> Iterator[Path]
     """
     refuse_other(folder)
     own = folder / VALIDATION
-    with locked_output(own, has_plan=has_plan, is_validation=True):
+    with locked_set(own, has_plan=has_plan):
         yield own
 
 
@@ -140,13 +140,7 @@ def require_sound(folder: Path, fault: Fault | None) -> None:
         raise FormatError(f"{str(folder / VALIDATION)!r}: {fault.what}; run {fault.remedy}")
 
 
-def validation_header(folder: Path, training: PlanHeader) -> PlanHeader | None:
-    """The header of the validation set's plan, to be written; None if training sets nothing aside.
-
-    Raises:
-        FormatError: `hbpack write` cannot mend what is wrong with the set.
-    """
+def require_writable(folder: Path, training: PlanHeader) -> None:
+    """Raise FormatError for a fault that `hbpack write` of a plan cannot mend."""
     fault = find_fault(folder, training)
-    if fault is not None and fault.remedy != write_command(folder):
-        require_sound(folder, fault)
-    return read_plan_header(folder / VALIDATION / PLAN_NAME) if training.config.sets_aside else None
+    require_sound(folder, None if fault is not None and fault.remedy == write_command(folder) else fault)

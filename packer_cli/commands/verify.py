@@ -6,17 +6,16 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from packer_cli.commands.output_folder import current_manifest, kind_of, locked_output
+from packer_cli.commands.output_folder import current_header, current_manifest, kind_of, locked_set
 from packer_cli.commands.validation_set import find_fault
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import progress_bar
-from packer_cli.errors import BusyError, FormatError, InputError
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION
+from packer_cli.errors import BusyError
+from packer_cli.format.constants import PLAN_NAME, VALIDATION
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.plan_file import read_plan_header
-from packer_cli.shards.repair import what_writes_shards, write_command
+from packer_cli.shards.repair import write_command
 from packer_cli.verify import Report, Verifier, open_verifier
 
 
@@ -32,7 +31,7 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
     """
     report = _verify(folder, engine, fast=fast)
     if repairs and report.sound and not is_remote(folder):
-        with suppress(BusyError), locked_output(folder, has_plan=True):  # Removes what a killed repair left.
+        with suppress(BusyError), locked_set(folder, has_plan=True):  # Removes what a killed repair left.
             pass
     if not (repairs and report.damaged and all(damage.repair == write_command(folder) for damage in report.damaged)):
         return report
@@ -57,20 +56,13 @@ def _verify_validation(folder: Path, report: Report, engine: Engine, *, fast: bo
     manifest, own = current_manifest(folder), folder / VALIDATION
     if manifest is None:
         return
-    sets_aside = manifest.planned.sets_aside
-    try:
-        fault = find_fault(folder, read_plan_header(folder / PLAN_NAME), manifest.num_gpus)
-    except (InputError, FormatError):
-        fault = None
-        if sets_aside:
-            report.not_checked.append(f"{VALIDATION}: whether it is of the same plan: {PLAN_NAME} cannot be read")
+    header, sets_aside = current_header(folder), manifest.planned.sets_aside
+    fault = find_fault(folder, header, manifest.num_gpus) if header else None
     if fault is not None:
         report.add({VALIDATION: fault.what}, fault.remedy)
-    if not sets_aside or kind_of(own) != "ours":
-        return
-    if current_manifest(own) is None:
-        if fault is None:
-            report.add({f"{VALIDATION}/{MANIFEST_NAME}": "it is missing or damaged"}, what_writes_shards(folder))
+    elif header is None and sets_aside:
+        report.not_checked.append(f"{VALIDATION}: whether it is of the same plan: {PLAN_NAME} cannot be read")
+    if not sets_aside or kind_of(own) != "ours" or (fault is not None and current_manifest(own) is None):
         return
     found = _verify(own, engine, fast=fast, checks_store=False)
     for damage in found.damaged:

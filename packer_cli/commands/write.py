@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from packer_cli.commands.output_folder import (
     current_manifest,
     locked_output,
-    refuse_validation,
     store_of,
     write_rejected,
 )
-from packer_cli.commands.validation_set import locked_validation, removing_validation, validation_header
+from packer_cli.commands.validation_set import locked_validation, removing_validation, require_writable
 from packer_cli.config import WriteConfig
 from packer_cli.config.messages import TreesError
 from packer_cli.engine.array import ArrayIds, TaskShare, merged
@@ -49,26 +49,20 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
     Returns:
         The manifest; None for a task of an array that could not complete the set.
     """
-    refuse_validation(folder)
     return produce(_Set(config, folder), engine, ids)
 
 
-def write_planned(
-    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, is_pack: bool = False
-) -> Manifest:
-    """Like `run_write`, for a plan whose header is at hand, and without a lock.
+def write_planned(config: WriteConfig, folder: Path, engine: Engine, *, is_pack: bool = False) -> Manifest:
+    """Like `run_write`, but without a lock.
 
     Args:
-        is_pack: the token store was just written or checked, and options that are not given have their defaults.
+        is_pack: the token store was just written or checked.
     """
-    return make_whole(_Set(config, folder, header, is_pack=is_pack), engine)
+    return make_whole(_Set(config, folder, is_pack=is_pack), engine)
 
 
-def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_pack: bool = False) -> WriteOptions:
+def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> WriteOptions:
     """How to write; by default as a set of this plan was written, as a repair must change nothing else.
-
-    Args:
-        is_pack: whether the command says all of what is wanted.
 
     Raises:
         ConfigError: the loader would not find the token store that `--index-only` needs, or the set has trees.
@@ -77,7 +71,7 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path, *, is_
     manifest = current_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
     written = manifest.config.write if manifest and is_of_plan(manifest, header.fingerprint) else None
     given = {name: getattr(config, name) for name in ("shard_size", "index_only")}
-    if written is not None and not is_pack:
+    if written is not None:
         given |= {name: getattr(written, name) for name in given if name not in config.model_fields_set}
     options = WriteOptions(**given)
     if options.index_only and not config.keep_tokens:
@@ -120,8 +114,8 @@ def describe_set(manifest: Manifest) -> str:
 class _Set(Output[Manifest]):
     command, name = "write", "the set"
 
-    def __init__(self, config: WriteConfig, folder: Path, header: PlanHeader | None = None, *, is_pack: bool = False):
-        self._config, self.folder, self._given, self._is_pack = config, folder, header, is_pack
+    def __init__(self, config: WriteConfig, folder: Path, *, is_pack: bool = False):
+        self._config, self.folder, self._is_pack = config, folder, is_pack
         self.work, self.listing = folder / SHARD_MARKERS, folder / MANIFEST_NAME
         self._there: Manifest | None = None
         """The manifest, if the set is complete already."""
@@ -133,15 +127,14 @@ class _Set(Output[Manifest]):
         """Each task checks its share of the token store, so all of it has been checked once the set is complete."""
         self._watch, folder = Stopwatch(), self.folder
         refuse_remote_index(self._config, folder)
-        header = self._header = self._given or read_plan_header(folder / PLAN_NAME)
-        validation_header(folder, header)  # Reports a set that the last task could not write.
+        header = self._header = read_plan_header(folder / PLAN_NAME)
+        require_writable(folder, header)
         self._store, manifest = store_of(folder, header), current_manifest(folder)
-        options = self._options = chosen_options(self._config, header, folder, is_pack=self._is_pack)
+        options = self._options = chosen_options(self._config, header, folder)
         is_same = manifest and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options)
         if manifest and is_same:
             if share.task.index == 0:
-                self._write_validation(engine)
-                self._deal_validation(manifest)
+                self._write_validation(engine, manifest.num_gpus)
             if self._is_whole(manifest, engine, share):
                 if share.is_whole:
                     manifest = self._with_current_names(manifest)
@@ -173,38 +166,32 @@ class _Set(Output[Manifest]):
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> Manifest:
         manifest = self._there
         if manifest is None:  # Otherwise this goes on after a run was killed.
-            self._write_validation(engine)  # First, as the manifest of training comes last.
+            # First, as the manifest of training comes last.
+            self._write_validation(engine, self._header.config.gpus)
             manifest = self._writer.complete(merged(parts))
             if share.is_whole and not self._header.config.is_validation:
                 say(f"wrote {describe_set(manifest)} ({self._watch})")
-        self._deal_validation(manifest)
         self._remove_tokens()
         return manifest
 
     def describe(self, result: Manifest) -> str:
         return describe_set(result)
 
-    def _write_validation(self, engine: Engine) -> None:
-        """Write the validation set of a plan that sets samples aside.
+    def _write_validation(self, engine: Engine, num_gpus: int) -> None:
+        """Write the validation set of a plan that sets samples aside, for as many GPUs as the set of training.
 
         One that is there beside a plan that sets nothing aside is removed.
         """
-        aside = validation_header(self.folder, self._header)
-        if aside is not None:
-            # It has its own tokens, which are few.
-            config = WriteConfig(shard_size=self._options.shard_size, index_only=False, keep_tokens=True)
-            with locked_validation(self.folder, has_plan=True) as own, naming(VALIDATION):
-                write_planned(config, aside, own, engine, is_pack=self._is_pack)
-        elif not self._header.config.is_validation:
+        if not self._header.config.sets_aside:
             with removing_validation(self.folder):
                 pass
+            return
+        config = WriteConfig(shard_size=self._options.shard_size)  # It has its own tokens, which are few.
+        with locked_validation(self.folder, has_plan=True) as own, naming(VALIDATION):
+            if write_planned(config, own, engine, is_pack=self._is_pack).num_gpus != num_gpus:
+                from packer_cli.commands.rebalance import START, rebalance  # Loads numba.
 
-    def _deal_validation(self, manifest: Manifest) -> None:
-        """Deal the validation set, if there is one, to the GPUs of the set of training."""
-        if self._header.config.sets_aside:
-            from packer_cli.commands.rebalance import rebalance_validation  # Loads numba.
-
-            rebalance_validation(self.folder, manifest.num_gpus)
+                rebalance(own, num_gpus, START)
 
     def _remove_tokens(self) -> None:
         """Remove the token store, if it is not to be kept, unless it is elsewhere."""
@@ -254,11 +241,12 @@ class _Set(Output[Manifest]):
             return manifest
         named = with_names(manifest, index)
         if why is not None:
-            from packer_cli.commands.plan_store import LeftOut  # These load numba, which nothing else here needs.
+            from packer_cli.commands.plan_store import left_out  # These load numba, which nothing else here needs.
             from packer_cli.tokens.samples import StoreSamples
             from packer_cli.tokens.store import TokenStore
 
-            if write_rejected(folder, LeftOut(self._header.config, StoreSamples(TokenStore(store, index)))):
+            of_store = StoreSamples(TokenStore(store, index))
+            if write_rejected(folder, partial(left_out, self._header.config, of_store)):
                 say(f"{REJECTED_NAME} is rewritten")
             named = replace(named, rejected=file_info(folder, REJECTED_NAME))
         if named != manifest:

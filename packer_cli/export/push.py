@@ -85,11 +85,11 @@ def push_set(options: PushOptions, folder: Path, engine: Engine, progress: Progr
             f"{str(folder)!r} was written with --index-only, and nothing reads its token store from the Hub; run "
             "hbpack write without --index-only first"
         )
-    files = [MANIFEST_NAME, *_intact(folder, manifest, engine, progress)]
-    if manifest.planned.sets_aside:
-        own = folder / VALIDATION
-        paths = [MANIFEST_NAME, *_intact(own, read_manifest(own), engine, progress)]
-        files += [f"{VALIDATION}/{path}" for path in paths]
+    files = [
+        str(PurePosixPath(name, path))
+        for name in manifest.planned.sets
+        for path in _intact(folder / name, engine, progress)
+    ]
     return _push(options, folder, files, lambda name: card_of(manifest, None, name, options.license))
 
 
@@ -104,14 +104,14 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest, listing:
     return _push(options, folder, files, lambda name: card_of(manifest, listing, name, options.license))
 
 
-def _intact(folder: Path, manifest: Manifest, engine: Engine, progress: Progress) -> list[str]:
+def _intact(folder: Path, engine: Engine, progress: Progress) -> list[str]:
     """Check a set's files, and return their paths, besides its manifest's. Price: reading all of them once."""
-    files = [*set_files(manifest)]
+    files = [*set_files(read_manifest(folder))]
     for path, why in find_damaged(folder, files, engine, progress).items():
         raise FormatError(
             f"{str(folder / path)!r}: {why}; hbpack verify {shlex.quote(str(folder))} says how to repair it"
         )
-    return [file.path for file in files]
+    return [MANIFEST_NAME, *(file.path for file in files)]
 
 
 def _push(options: PushOptions, folder: Path, files: list[str], card: Callable[[str], str]) -> str:

@@ -89,6 +89,7 @@ class Counts(SampleCounts):
     """What became of the records of a token store."""
 
     records: int
+    """All of them; those of a validation set are its samples alone."""
     rejected: int
     records_with_special_tokens: int
     records_without_loss: int | None = None
@@ -101,13 +102,11 @@ class Counts(SampleCounts):
     """The sum of their weights."""
     not_used: dict[str, int] | None = None
     """Records that hold something which is not used, by what it is; None: there are none."""
-    validation_samples: int | None = None
-    """Samples that `--validation` sets aside, which are in no count without `validation_`. This and the next are what
-    the validation set counts as `samples`, `split` and so on; None without one."""
-    validation_split: int | None = None
-    validation_truncated: int | None = None
-    validation_dropped: int | None = None
-    validation_tokens: int | None = None
+
+    @property
+    def set_aside(self) -> int:
+        """The number of samples that `--validation` sets aside; no count but `records` has them."""
+        return self.records - self.rejected - self.samples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packer_cli.format.constants import Mask
+from packer_cli.format.constants import VALIDATION, Mask
 
 
 class SetsAside:
@@ -20,6 +20,11 @@ class SetsAside:
     def sets_aside(self) -> bool:
         """Whether there is a validation set beside it."""
         return self.validation is not None and not self.is_validation
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Folders of the sets of this plan in the folder of the plan, which is the first set's."""
+        return ("", VALIDATION) if self.sets_aside else ("",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -217,7 +217,7 @@ def require_held_out(validation: Manifest, training: Manifest, name: str) -> Non
         name: of the validation set, for messages.
     """
     is_of_same = validation.tokens_fingerprint == training.tokens_fingerprint is not None
-    number = validation.counts.samples - (training.counts.validation_samples or 0)
+    number = validation.counts.samples - training.counts.set_aside
     if validation.planned.is_validation and is_of_same and number > 0:
         raise ConfigError(
             f"{name} holds {validation.counts.samples} samples that were set aside, and {number} of them are in the "

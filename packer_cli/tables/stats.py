@@ -73,11 +73,7 @@ _COUNTS = {
     "records": True,
     "rejected": True,
     "records_without_loss": False,
-    "validation_samples": False,
-    "validation_split": False,
-    "validation_truncated": False,
-    "validation_dropped": False,
-    "validation_tokens": False,
+    "set_aside": False,
     "samples": True,
     "left_out_by_weight": False,
     "repeated_by_weight": False,
@@ -96,12 +92,12 @@ _COUNTS = {
 
 def counts_table(counts: SampleCounts) -> Table:
     """Tabulate what became of the records, or of the samples if only lengths are known."""
-    values, shown, names = vars(counts), _COUNTS, {}
+    values, shown, names = {**vars(counts), "set_aside": getattr(counts, "set_aside", 0)}, _COUNTS, {}
     if counts.items is not None:  # They say of each kind what became of it.
         values = values | vars(counts.items) | {"split": counts.split - counts.items.conversations_divided}
         shown = {name: always for name, always in _COUNTS.items() if name not in ("truncated", "dropped")}
         shown |= dict.fromkeys(vars(counts.items), False)
-        names = {"samples": "items", "validation_samples": "validation items", "split": "samples split"}
+        names = {"samples": "items", "split": "samples split"}
     rows = (
         (
             names.get(name, name).replace("_", " "),

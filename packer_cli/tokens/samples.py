@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +18,7 @@ from packer_cli.plan.core.sample_cut import Cut, SizeRule
 from packer_cli.plan.core.samples import Samples
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_items, hash_rows
+from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
 
 
@@ -74,37 +76,30 @@ class StoreSamples:
             self._cuts[key] = cut_samples(self.of(config), rule, config.seed)
         return self._cuts[key]
 
-    def fixed(self, validation: str) -> str:
-        """A `validation` as a plan keeps it: in place of a number of samples, the bound of their hashes.
+    def records_of(self, config: PlannedConfig) -> StoreIndex:
+        """The store's index as a plan sees it: what is known of records alone counts where they train."""
+        return replace(self.store.index, parts=()) if config.is_validation else self.store.index
+
+    def set_aside(self, validation: str) -> tuple[str, int]:
+        """A `validation` as a plan keeps it, a number as a bound of hashes; and how many samples it sets aside.
 
         Raises:
-            RunError: the number leaves no sample to train on.
+            RunError: it sets no sample aside, or leaves none to train on.
         """
-        if bound_of(validation) is not None:
-            return validation
-        num_samples, number = len(self.store), int(validation)
-        if number < num_samples:
-            highest = int(np.partition(self.hashes, number - 1)[number - 1])
-            if highest < self.hashes.max():
-                return format_bound(highest + 1)
-        raise RunError(_leaves_nothing(validation, num_samples, self.store.index.unit))
-
-    def require_both(self, config: PlannedConfig) -> None:
-        """Raise RunError if `validation` sets no sample aside, or leaves none to train on."""
-        num_samples, unit = len(self.store), self.store.index.unit
-        num_aside = num_samples - self.of(config.model_copy(update={"is_validation": False})).num_samples
-        if not num_aside:
+        hashes, unit, bound = self.hashes, self.store.index.unit, bound_of(validation)
+        if bound is None:
+            place = min(int(validation), len(hashes)) - 1
+            bound = int(np.partition(hashes, place)[place]) + 1
+        number = int(np.count_nonzero(hashes < bound))
+        if not number:
             raise RunError(
-                f"--validation {config.validation} sets aside none of {counted(num_samples, unit)}; give a larger "
-                f"share, or a number of {unit}s, such as --validation 1"
+                f"--validation {validation} sets aside none of {counted(len(hashes), unit)}; give a larger share, or "
+                f"a number of {unit}s, such as --validation 1"
             )
-        if num_aside == num_samples:
-            raise RunError(_leaves_nothing(str(config.validation), num_samples, unit))
-
-
-def _leaves_nothing(validation: str, num_samples: int, unit: str) -> str:
-    there = f"there {'is' if num_samples == 1 else 'are'} {counted(num_samples, unit)}"
-    return (
-        f"--validation {validation} leaves nothing to train on: {there}, and equal ones stay together; give a lower "
-        "share or number"
-    )
+        if number == len(hashes):
+            there = f"there {'is' if number == 1 else 'are'} {counted(number, unit)}"
+            raise RunError(
+                f"--validation {validation} leaves nothing to train on: {there}, and equal ones stay together; give a "
+                "lower share or number"
+            )
+        return validation if bound_of(validation) is not None else format_bound(bound), number

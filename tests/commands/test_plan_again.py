@@ -69,7 +69,7 @@ def test_in_place_the_validation_set_stays(first, tmp_path):
     out = Path(shutil.copytree(first, tmp_path / "out"))
     assert run(main, "plan", out, "--gpus", 12).code == 0
     assert run(main, "write", out, "--workers", 1).code == 0
-    assert counts(out)["validation_samples"] == counts(first)["validation_samples"]
+    assert counts(out / "validation")["samples"] == counts(first / "validation")["samples"]
     assert texts(out / "validation") == texts(first / "validation")
 
 
@@ -179,7 +179,7 @@ def test_a_validation_set_knows_which_training_holds_it(first, tmp_path):
     for name in ("more", "same"):
         num_gpus = 4 if name == "same" else 8
         aside.require_held_out(PackedDataset(tmp_path / name, 0, num_gpus))
-    number = counts(first)["validation_samples"]
+    number = counts(first / "validation")["samples"]
     with pytest.raises(ConfigError, match=f"holds {number} samples that were set aside, and {number} of them are in"):
         aside.require_held_out(PackedDataset(tmp_path / "none", 0, 4))
     with pytest.raises(ConfigError, match=r"plan the training set with --validation 30%$"):

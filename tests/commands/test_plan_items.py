@@ -124,7 +124,7 @@ def test_weights_and_validation_take_whole_items(source, tmp_path):
     planned = packer_cli.plan(source, output=out, validation=3, **OPTIONS)
     aside = read_plan(out / "validation" / "plan.arrow", check=True)[0]
     ours = read_plan(out / "plan.arrow", check=True)[0]
-    assert planned.counts.validation_samples == 3
+    assert planned.counts.set_aside == 3
     assert not np.intersect1d(aside.pieces.sample, ours.pieces.sample).size
     assert aside.limits == ours.limits == (100, 200)
 

@@ -52,10 +52,10 @@ def test_each_sample_is_on_one_side(packed):
     bound = 2**64 // 10
     assert {content_hash(ids) < bound for ids in validation} == {True}
     assert {content_hash(ids) < bound for ids in training} == {False}
-    found = counts(packed)
-    assert found["records"] == NUM_CHATS + 11 == found["rejected"] + found["samples"] + found["validation_samples"]
-    assert found["validation_samples"] == sum(validation.values()) == counts(packed / "validation")["samples"]
-    assert found["validation_tokens"] == sum(len(ids) * times for ids, times in validation.items())
+    found, aside = counts(packed), counts(packed / "validation")
+    assert found["records"] == NUM_CHATS + 11 == found["rejected"] + found["samples"] + aside["samples"]
+    assert aside["records"] == aside["samples"] == sum(validation.values())
+    assert aside["tokens"] == sum(len(ids) * times for ids, times in validation.items())
     assert len((packed / "rejected.jsonl").read_text().splitlines()) == 1
     assert (packed / "validation/rejected.jsonl").read_text() == ""
     assert not (packed / "validation/tokens").exists()
@@ -123,11 +123,11 @@ def test_another_split_takes_the_same_tokens_and_none_takes_it_away(out, chats, 
     assert "the shards are up to date" in pack(out, chats, "--validation", "10.0%").stderr
     assert tree(out) == before
     pack(out, chats, "--validation", "50%")
-    assert counts(out)["validation_samples"] > 100
+    assert counts(out / "validation")["samples"] > 100
     assert run(main, "verify", out).code == 0
     pack(out, chats)
     assert not (out / "validation").exists()
-    assert counts(out).get("validation_samples") is None
+    assert counts(out)["records"] == counts(out)["rejected"] + counts(out)["samples"]
     assert {path: path.stat().st_mtime_ns for path in (out / "tokens").iterdir()} == tokens
 
 
@@ -211,12 +211,12 @@ def test_stages_on_their_own_give_the_same(packed, chats, sample, tmp_path):
 
 def test_what_is_printed(packed, chats, sample):
     done = run(main, "plan", packed, *GROUPS, "--validation", "10%", "--json")
-    assert json.loads(done.stdout)["counts"]["validation_samples"] == counts(packed)["validation_samples"]
+    assert json.loads(done.stdout)["validation"] == counts(packed / "validation")
     done = run(main, "write", packed)
     assert f'evaluate with PackedDataset("{packed}/validation", rank, 8)' in done.stderr + done.stdout
     found = hbpack.PackedSet(packed).validation()
     assert found is not None
-    assert found.manifest().counts.samples == counts(packed)["validation_samples"]
+    assert found.manifest().counts.samples == hbpack.PackedSet(packed).manifest().counts.set_aside
     assert found.validation() is None
     assert run(main, "stats", packed).code == run(main, "stats", packed / "validation").code == 0
     assert run(main, "show", packed / "validation").code == 0

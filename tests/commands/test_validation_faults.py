@@ -178,13 +178,10 @@ class TestAPlan:
         out = tmp_path / "out"
         options = ("--groups", "64:1,128:1", "--overflow", "drop", "--validation", "30%")
         done = pack(out, chats, *options)
-        training, aside = counts(out), counts(out / "validation")
-        assert aside["dropped"] > 0
-        for name in ("samples", "split", "truncated", "dropped", "tokens"):
-            assert training[f"validation_{name}"] == aside[name]
+        assert counts(out / "validation")["dropped"] > 0
         files = f"{out / 'rejected.jsonl'} and {out / 'validation/rejected.jsonl'}"
         assert f"records left out or cut, with reasons: {files}" in done.stdout
-        assert "validation dropped" in done.stdout
+        assert "dropped" in done.stdout.partition("Validation")[2].partition("pieces")[0]
 
 
 class TestShardsThatAreMissing:

@@ -89,7 +89,7 @@ class PairSet(PackedDataset):
     """GPUs that share a row"""
     _manifest: Any = SimpleNamespace(
         tokens_fingerprint=None,
-        counts=SimpleNamespace(samples=0, validation_samples=None),
+        counts=SimpleNamespace(samples=0, set_aside=0),
         planned=SimpleNamespace(is_validation=False),
     )
 

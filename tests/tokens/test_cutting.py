@@ -174,9 +174,9 @@ def test_many_files_are_as_one_but_for_their_names(tmp_path: Path, repo: Path) -
     many = [(str(tmp_path / "a" / f"{i // 3 * 3:02}.jsonl"), i % 3 + 1) for i in range(60) if i % 4 and i // 3 != 10]
     assert list(store.locate(np.arange(len(store)))) == one + many + one
     assert store.sources_of(np.array([0, 44, 45, 87, 88, 132])).tolist() == [0, 0, 1, 1, 2, 2]
-    from packer_cli.commands.output_folder import StoreRejects, write_rejected
+    from packer_cli.commands.output_folder import store_rejects, write_rejected
 
-    write_rejected(tmp_path, StoreRejects(index, tmp_path / "out" / "tokens"))
+    write_rejected(tmp_path, lambda: store_rejects(index, tmp_path / "out" / "tokens"))
     rejected = [json.loads(line) for line in (tmp_path / "rejected.jsonl").open()]
     expected = [(str(tmp_path / "one.jsonl"), i + 1) for i in range(0, 60, 4)]
     of_many = [(str(tmp_path / "a" / f"{i // 3 * 3:02}.jsonl"), i % 3 + 1) for i in range(0, 60, 4) if i // 3 != 10]
