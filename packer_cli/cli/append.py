@@ -50,8 +50,8 @@ def command(
     with make_engine(workers, engine) as running:
         from packer_cli.commands.append import run_append
 
-        header = run_append(as_path(folder), inputs, tokenizer, running, moved, allow_skipped)
+        run_append(as_path(folder), inputs, tokenizer, running, moved, allow_skipped)
     from packer_cli.cli.print_set import print_set
     from packer_cli.commands.plan_result import read_planned
 
-    print_set(folder, read_planned(as_path(folder), header), GpuConfig(), as_json=as_json)
+    print_set(folder, read_planned(as_path(folder)), GpuConfig(), as_json=as_json)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import click
 
 from packer_cli.cli.console import print_json, print_note, print_tables, say_next, shown_command
-from packer_cli.cli.say_set import say_set, set_of_plan
+from packer_cli.cli.say_set import say_set
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan_result import Plan
 from packer_cli.compare.savings import PlanSimulation, savings
@@ -86,7 +86,6 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
     folder, counts, manifest = as_path(output), planned.counts, planned.manifest
     assert isinstance(counts, Counts)  # Of the plan of a token store.
     assert planned.header is not None
-    manifest = set_of_plan(manifest, planned.header)
     prediction = None
     if config.has_gpu_model:  # Importing the simulator takes 0.05 s.
         from packer_cli.commands.simulate import predict_plan

@@ -6,11 +6,9 @@ from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.commands.output_folder import current_manifest
 from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
-from packer_cli.format.constants import PLAN_NAME, VALIDATION
+from packer_cli.format.constants import VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import as_path
-from packer_cli.shards.plan_file import PlanHeader, read_plan_header
-from packer_cli.shards.stage import is_of_plan
 
 
 def say_share(output: str) -> None:
@@ -21,16 +19,11 @@ def say_share(output: str) -> None:
 def print_written(output: str) -> None:
     """Print what came of `write`; of a task of an array, where its others stand."""
     folder = as_path(output)
-    manifest = set_of_plan(current_manifest(folder), read_plan_header(folder / PLAN_NAME))
+    manifest = current_manifest(folder)
     if manifest is None:
         say_share(output)
     else:
         say_set(output, manifest, GpuConfig())
-
-
-def set_of_plan(manifest: Manifest | None, header: PlanHeader) -> Manifest | None:
-    """The manifest, if it is of a plan's set and not of an earlier one's."""
-    return manifest if manifest is not None and is_of_plan(manifest, header.fingerprint) else None
 
 
 def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:

@@ -35,7 +35,8 @@ def command(output: str, ids: ArrayIds | None, as_json: bool, workers: str | Non
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(config)) as running:
         from packer_cli.commands.tokenize import describe_store, run_tokenize
 
-        found = describe_store(output, run_tokenize(config, as_path(output), running, ids))
+        run_tokenize(config, as_path(output), running, ids)
+    found = describe_store(output)
     from packer_cli.cli.say_set import say_share
     from packer_cli.tokens.index import TOKENS
 

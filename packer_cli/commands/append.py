@@ -54,8 +54,8 @@ def run_append(
     engine: Engine,
     moves: Sequence[str] = (),
     allow_skipped: bool = False,
-) -> PlanHeader:
-    """Add inputs to a packed set. Returns the header of the new plan.
+) -> None:
+    """Add inputs to a packed set.
 
     Called with the same inputs again, goes on with an append that was killed, or finds that all is done.
 
@@ -93,7 +93,7 @@ def run_append(
         corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index))
         try:
             write_config = WriteConfig(**vars(noted.write))
-            header = pack_corpus(config, header.config, write_config, folder, engine, corpus)
+            pack_corpus(config, header.config, write_config, folder, engine, corpus)
         except HbpackError:
             is_old = begun is None or _infos(known) == begun.old
             if is_old and current_index(folder / TOKENS) == index:
@@ -103,7 +103,6 @@ def run_append(
         say("the set has this data already")
     else:
         say(f"appended {counted(len(given), 'input')} to {num_old}; the plan is new, and all shards were rewritten")
-    return header
 
 
 def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from packer_cli.commands.plan_result import Plan
     from packer_cli.commands.results import Stats
     from packer_cli.format.manifest import Manifest
-    from packer_cli.shards.plan_file import PlanHeader
 
     class _Options(PackOptions, WorkersOptions, total=False): ...
 
@@ -61,23 +60,21 @@ def pack(
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
         from packer_cli.commands.pack_corpus import run_pack
 
-        header = run_pack(tokenize, plan, None if dry_run else write, folder, running)
-    return PackedSet(output, header)
+        run_pack(tokenize, plan, None if dry_run else write, folder, running)
+    return PackedSet(output)
 
 
 class PackedSet:
     """A packed set on disk, or behind a URL: what `pack` gives, or `PackedSet(path)` opens."""
 
-    def __init__(self, path: StrPath, header: PlanHeader | None = None) -> None:
+    def __init__(self, path: StrPath) -> None:
         """Open a set; nothing is read yet.
 
         Args:
             path: its folder or URL.
-            header: what its plan says, where that is known; leave it out.
         """
         self._name = path
         self._path = as_path(path)
-        self._header = header
 
     @property
     def path(self) -> Path:
@@ -98,7 +95,7 @@ class PackedSet:
     def _plan(self) -> Plan:
         from packer_cli.commands.plan_result import read_planned
 
-        return read_planned(self._path / PLAN_NAME, self._header)
+        return read_planned(self._path / PLAN_NAME)
 
     def validation(self) -> PackedSet | None:
         """The packed set of the samples that `validation=` set aside; None without that.

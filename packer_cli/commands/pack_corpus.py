@@ -24,15 +24,14 @@ from packer_cli.startup import known_as_compiled, note_compiled, owns_process, s
 
 if TYPE_CHECKING:
     from packer_cli.plan.strategies.protocol import PlanRequest
-    from packer_cli.shards.plan_file import PlanHeader
     from packer_cli.tokens.index import PartInfo
     from packer_cli.tokens.stage import Inputs
 
 
 def run_pack(
     tokenize: TokenizeConfig, plan: StorePlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
-) -> PlanHeader:
-    """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics).
+) -> None:
+    """Turn a corpus into shards.
 
     Args:
         write: None to stop at the plan.
@@ -41,7 +40,7 @@ def run_pack(
     if write is not None:
         refuse_remote_index(write, folder)
     with locked_output(folder):
-        return pack_corpus(tokenize, plan, write, folder, engine)
+        pack_corpus(tokenize, plan, write, folder, engine)
 
 
 def pack_corpus(
@@ -51,7 +50,7 @@ def pack_corpus(
     folder: Path,
     engine: Engine,
     inputs: Inputs | None = None,
-) -> PlanHeader:
+) -> None:
     """Like `run_pack`, but without a lock.
 
     Args:
@@ -78,11 +77,10 @@ def pack_corpus(
         index = tokenize_corpus(tokenize, folder, engine, inputs, require)
     engine.release()
     refuse_index_of_trees(write or WriteConfig(), has_trees=index.has_trees)
-    header = make_plan(plan, checked, folder, folder)
+    make_plan(plan, checked, folder, folder)
     if write is not None:
         write_planned(WriteConfig(**dict(write)), folder, engine, is_pack=True)  # With its defaults, as if given.
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
-    return header
 
 
 @contextmanager

@@ -117,8 +117,8 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
     read_index(source / TOKENS)
     with locked_output(folder):
         say_changes = None if recorded is None else partial(_say_changes, recorded, given, source)
-        header = make_plan(config, checked, source, folder, say_changes)
-    return read_planned(folder, header)
+        make_plan(config, checked, source, folder, say_changes)
+    return read_planned(folder)
 
 
 def _with_recorded(options: Mapping[str, Any], recorded: PlannedConfig | None) -> tuple[StorePlanConfig, set[str]]:
@@ -159,7 +159,7 @@ def check_options(config: PlanConfig, *, has_trees: bool | None = None) -> Resol
 
 def make_plan(
     given: StorePlanConfig, checked: Resolved, source: Path, folder: Path, say_options: _SayOptions | None = None
-) -> PlanHeader:
+) -> None:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
 
     If samples are set aside, they are planned in `folder/validation`. Where one of the two plans fails, both folders
@@ -183,7 +183,8 @@ def make_plan(
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
         draft = _draft(resolved, choice, of_store, folder)
         with removing_validation(folder):
-            return _write_draft(draft, of_store, folder)
+            _write_draft(draft, of_store, folder)
+        return
     bound, num_aside = of_store.set_aside(validation)
     resolved = resolved.changed(validation=bound)
     with locked_validation(folder) as own:
@@ -197,7 +198,7 @@ def make_plan(
                 say(f"{found} instead of {int(validation):,}: equal ones stay together")
             if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
                 say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
-        return _write_draft(draft, of_store, folder)
+        _write_draft(draft, of_store, folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +240,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
     return _Draft(header=header, arrays=(plan, piece_loss), seconds=str(watch))
 
 
-def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHeader:
+def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> None:
     """Write a plan, unless the folder has it, and say what it comes to."""
     header, config, counts = draft.header, draft.header.config, draft.header.counts
     entries = partial(left_out, config, of_store)
@@ -247,7 +248,7 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
         say("the plan is up to date")
         if write_rejected(folder, entries):  # It names files, which the plan does not.
             say(f"{REJECTED_NAME} is rewritten")
-        return header
+        return
     plan, piece_loss = draft.arrays
     manifest = current_manifest(folder)
     if manifest is None or not is_of_plan(manifest, header.fingerprint):
@@ -273,7 +274,6 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> PlanHea
         say(note)
     if counts.pieces_without_loss:
         say(_without_loss(of_store.store, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))
-    return header
 
 
 def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:

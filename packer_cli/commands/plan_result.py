@@ -158,12 +158,11 @@ def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] 
     )
 
 
-def read_planned(path: Path, header: PlanHeader | None = None, *, check: bool = False) -> Plan:
+def read_planned(path: Path, *, check: bool = False) -> Plan:
     """A plan on disk: that of a packed set, after any rebalance, or of a file.
 
     Args:
         path: the folder of a plan or packed set, or the file of a plan.
-        header: what the plan says beside its arrays, where that is known already.
         check: prove the arrays when they are read, see `read_plan`.
 
     Raises:
@@ -171,7 +170,7 @@ def read_planned(path: Path, header: PlanHeader | None = None, *, check: bool = 
         FormatError: it is damaged, or of another version.
     """
     file = path / PLAN_NAME if path.is_dir() else path
-    header = header or read_plan_header(file)
+    header = read_plan_header(file)
     manifest = read_manifest(file.parent) if (file.parent / MANIFEST_NAME).exists() else None
     is_rebalanced = manifest is not None and bool(manifest.history)
     metrics = manifest.metrics if manifest and is_rebalanced else header.metrics

@@ -54,15 +54,11 @@ class Tokenized:
     """What is counted as samples: "item" where some hold several, such as a preference pair."""
 
 
-def describe_store(output: str, index: StoreIndex | None) -> Tokenized:
-    """What is in a folder.
-
-    Args:
-        index: what `run_tokenize` gave; after a task of an array, another one may have completed the store.
-    """
-    if index is None:
-        with suppress(InputError):  # Its other tasks are not done.
-            index = read_index(as_path(output) / TOKENS)
+def describe_store(output: str) -> Tokenized:
+    """What is in a folder."""
+    index: StoreIndex | None = None
+    with suppress(InputError):  # Other tasks of its array are not done.
+        index = read_index(as_path(output) / TOKENS)
     figures = ("num_samples", "num_tokens", "num_loss_tokens", "num_rejected", "num_without_loss", "num_with_special")
     return Tokenized(
         output=output,
