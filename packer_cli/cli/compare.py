@@ -6,8 +6,8 @@ from typing import Any
 
 from packer_cli.cli.command import Text, as_command, columns, compared, json_option, option
 from packer_cli.cli.console import print_json, print_tables
-from packer_cli.cli.options import bound_option, corpus_options, inputs_argument, model_options, repeat_options
-from packer_cli.config import PlanConfig
+from packer_cli.cli.options import corpus_options, inputs_argument, model_options
+from packer_cli.config import BoundConfig, PlanConfig, RepeatConfig
 from packer_cli.errors import RunError
 from packer_cli.panels import Panel
 
@@ -49,8 +49,8 @@ from packer_cli.panels import Panel
     help="Columns of the table: those that matter most, all, or these, by the names that --sort takes.",
 )
 @json_option("compare", Panel.OUTPUT)
-@bound_option
-@repeat_options
+@model_options(BoundConfig)
+@model_options(RepeatConfig)
 @corpus_options
 def command(inputs: tuple[str, ...], columns: str, as_json: bool, **values: Any) -> None:
     """Compare packing algorithms, balances or whole strategies side by side on your own lengths.

@@ -27,7 +27,7 @@ from packer_cli.cli.command import (
 )
 from packer_cli.config import AUTO, TokenizeConfig, load_config_file, option_name, show_value
 from packer_cli.config.defaults import REQUIRED, default_of, shown_default
-from packer_cli.config.models import BoundConfig, RepeatConfig, TrainConfig, WorkersConfig
+from packer_cli.config.models import WorkersConfig
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
 
@@ -204,9 +204,6 @@ def inputs_argument(function: F) -> F:
 
 set_argument = click.argument("folder", metavar="OUT", type=Folder())
 path_argument = click.argument("path", metavar="PATH", type=Text())
-bound_option = model_options(BoundConfig)
-repeat_options = model_options(RepeatConfig)
-training_options = model_options(TrainConfig)
 workers_option = model_options(WorkersConfig)
 engine_option = option(
     "--engine",

@@ -14,7 +14,6 @@ from packer_cli.cli.options import (
     output_file,
     output_file_option,
     path_argument,
-    training_options,
     workers_option,
 )
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
@@ -30,7 +29,7 @@ from packer_cli.panels import Panel
 @path_argument
 @output_file_option("report.html", "Page to write.")
 @model_options(PlanConfig, is_optional=True)
-@training_options
+@model_options(TrainConfig)
 @option(
     "--strategies",
     metavar="all|none|NAME,...",

@@ -15,7 +15,6 @@ from packer_cli.cli.options import (
     is_typed,
     model_options,
     output_file,
-    training_options,
 )
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
@@ -30,7 +29,7 @@ from packer_cli.panels import Panel
     """)
 @inputs_argument
 @model_options(PlanConfig, is_optional=True)
-@training_options
+@model_options(TrainConfig)
 @option(
     "--algorithms",
     metavar="ROW,...",

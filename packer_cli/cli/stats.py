@@ -6,8 +6,8 @@ from typing import Any
 
 from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
-from packer_cli.cli.options import bound_option, config_option, model_options, path_argument
-from packer_cli.config import PlanConfig
+from packer_cli.cli.options import config_option, model_options, path_argument
+from packer_cli.config import BoundConfig, PlanConfig
 from packer_cli.panels import Panel
 from packer_cli.sizes import counted
 
@@ -19,7 +19,7 @@ from packer_cli.sizes import counted
     """)
 @path_argument
 @json_option("stats", Panel.OUTPUT)
-@bound_option
+@model_options(BoundConfig)
 @model_options(PlanConfig, is_optional=True)
 @config_option
 def command(path: str, as_json: bool, **values: Any) -> None:

@@ -108,7 +108,7 @@ def run_compare(
     """
     corpus, config = corpus_of(lengths, options), validate(PlanConfig, options)
     workers = validate(WorkersConfig, options).workers or default_workers()
-    by_program = validate(BoundConfig, options).bound == "lp"
+    by_program, repeat = validate(BoundConfig, options).bound == "lp", validate(RepeatConfig, options)
     has_model = rules is not None or config.has_gpu_model
     order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
     if strategies is None and config.planner.packs_itself:
@@ -138,7 +138,7 @@ def run_compare(
     if rules is not None and simulator is not None:
         rows, baseline = with_baselines(rows, base, simulator.model)
     watch = Stopwatch()
-    draws = _draws(samples, validate(RepeatConfig, options), config.seed)
+    draws = _draws(samples, repeat, config.seed)
     comparison = compare_plans(
         samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program, draws=draws
     )

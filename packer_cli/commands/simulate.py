@@ -95,11 +95,10 @@ def simulate(
     Raises:
         HbpackError: an option is wrong, or there is no plan.
     """
-    config = validate(GpuConfig, options)
+    config, rules = validate(GpuConfig, options), validate(TrainConfig, options)
     config.require_gpu_model("hbpack simulate")
     if trace is None and trace_steps != _TRACE_STEPS:
         raise ConfigError("--trace-steps has no effect without --trace; give that, or leave it out")
-    rules = validate(TrainConfig, options)
     if options.get("groups") is None:
         found = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
         simulator, simulation = simulate_plan(found, config, rules)
