@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -181,45 +181,34 @@ def make_plan(
         say_options(resolved.config)
     validation = resolved.config.validation
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
-        draft = _draft(resolved, choice, of_store, folder)
+        write = _draft(resolved, choice, of_store, folder)
         with removing_validation(folder):
-            _write_draft(draft, of_store, folder)
+            write()
         return
     bound, num_aside = of_store.set_aside(validation)
     resolved = resolved.changed(validation=bound)
     with locked_validation(folder) as own:
         with naming(VALIDATION):
-            aside = _draft(validation_options(resolved), None, of_store, own)
-        draft = _draft(resolved, choice, of_store, folder)
+            write_aside = _draft(validation_options(resolved), None, of_store, own)
+        write = _draft(resolved, choice, of_store, folder)
         with naming(VALIDATION):
-            _write_draft(aside, of_store, own)
+            write_aside()
             if validation.isdigit() and num_aside > int(validation):
                 found = counted(num_aside, of_store.store.index.unit)
                 say(f"{found} instead of {int(validation):,}: equal ones stay together")
             if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
                 say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
-        _write_draft(draft, of_store, folder)
+        write()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Draft:
-    """A plan that is not written yet."""
-
-    header: PlanHeader
-    arrays: tuple[types.Plan, PieceLoss] | None
-    """None: it is the plan that the folder has."""
-    seconds: str
-    """What it took, for people."""
-
-
-def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, folder: Path) -> _Draft:
-    """Plan one set: the samples that `resolved` asks for, for `folder`."""
+def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, folder: Path) -> Callable[[], None]:
+    """Plan one set: the samples that `resolved` asks for, for `folder`. Returns what writes the plan."""
     watch, store, index, config = Stopwatch(), of_store.store.folder, of_store.store.index, resolved.config
     chosen = [asdict(choice)] if choice else []
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
     header = current_plan(folder, store)
     if header and header.fingerprint == wanted:
-        return _Draft(header=header, arrays=None, seconds=str(watch))
+        return partial(_keep_plan, header, of_store, folder)
     try:
         plan, piece_loss, counts, metrics = plan_store(of_store, resolved, folder)
     except NothingToPlanError:
@@ -237,19 +226,21 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
         counts=counts,
         metrics=metrics,
     )
-    return _Draft(header=header, arrays=(plan, piece_loss), seconds=str(watch))
+    return partial(_write_draft, (plan, piece_loss), header, str(watch), of_store, folder)
 
 
-def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> None:
-    """Write a plan, unless the folder has it, and say what it comes to."""
-    header, config, counts = draft.header, draft.header.config, draft.header.counts
-    entries = partial(left_out, config, of_store)
-    if draft.arrays is None:
-        say("the plan is up to date")
-        if write_rejected(folder, entries):  # It names files, which the plan does not.
-            say(f"{REJECTED_NAME} is rewritten")
-        return
-    plan, piece_loss = draft.arrays
+def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None:
+    """Leave a plan as it is; rewrite `rejected.jsonl` if it names files otherwise, which the plan does not name."""
+    say("the plan is up to date")
+    if write_rejected(folder, partial(left_out, header.config, of_store)):
+        say(f"{REJECTED_NAME} is rewritten")
+
+
+def _write_draft(
+    planned: tuple[types.Plan, PieceLoss], header: PlanHeader, seconds: str, of_store: StoreSamples, folder: Path
+) -> None:
+    """Write a plan, and say what it comes to."""
+    (plan, piece_loss), config, counts = planned, header.config, header.counts
     manifest = current_manifest(folder)
     if manifest is None or not is_of_plan(manifest, header.fingerprint):
         if manifest is not None and manifest.history:
@@ -260,11 +251,11 @@ def _write_draft(draft: _Draft, of_store: StoreSamples, folder: Path) -> None:
         _disown_plan(folder)
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
     write_plan(folder / PLAN_NAME, plan, piece_loss, header)
-    write_rejected(folder, entries)
+    write_rejected(folder, partial(left_out, config, of_store))
     overall = header.metrics.overall
     say(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
-        f"{counted(overall.num_steps, 'step')} ({draft.seconds})"
+        f"{counted(overall.num_steps, 'step')} ({seconds})"
     )
     for note in share_notes(of_store, plan.pieces) if not config.is_validation else []:
         say(note)
