@@ -286,7 +286,7 @@ def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
 
 
 def _counts(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
-    """The counts of a plan.
+    """Count what became of the records.
 
     Args:
         records: the store's index, as the plan sees it.

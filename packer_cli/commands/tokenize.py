@@ -55,7 +55,7 @@ class Tokenized:
 
 
 def describe_store(output: str) -> Tokenized:
-    """What is in a folder."""
+    """Describe what is in a folder."""
     index: StoreIndex | None = None
     with suppress(InputError):  # Other tasks of its array are not done.
         index = read_index(as_path(output) / TOKENS)

@@ -77,11 +77,11 @@ class StoreSamples:
         return self._cuts[key]
 
     def records_of(self, config: PlannedConfig) -> StoreIndex:
-        """The store's index as a plan sees it: what is known of records alone counts where they train."""
+        """Return the store's index as a plan sees it: what is known of records alone counts where they train."""
         return replace(self.store.index, parts=()) if config.is_validation else self.store.index
 
     def set_aside(self, validation: str) -> tuple[str, int]:
-        """A `validation` as a plan keeps it, a number as a bound of hashes; and how many samples it sets aside.
+        """Return a `validation` as a plan keeps it, a number as a bound of hashes, and how many samples it sets aside.
 
         Raises:
             RunError: it sets no sample aside, or leaves none to train on.
