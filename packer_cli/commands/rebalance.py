@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.output_folder import locked_output
 from packer_cli.commands.plan_store import predicted
-from packer_cli.commands.validation_set import find_fault, locked_validation, require_sound
+from packer_cli.commands.validation_set import locked_validation, require_sound
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.models import RebalanceConfig
 from packer_cli.config.no_effect import refuse_without_effect
@@ -150,7 +150,7 @@ def _other_sets(folder: Path, num_gpus: int) -> Iterator[list[Path]]:
     if not read_manifest(folder).planned.sets_aside:
         yield []
         return
-    require_sound(folder, find_fault(folder, read_plan_header(folder / PLAN_NAME)))
+    require_sound(folder, read_plan_header(folder / PLAN_NAME))
     is_dealt = read_manifest(folder / VALIDATION).num_gpus == num_gpus
     with locked_validation(folder, has_plan=is_dealt) as own:
         yield [own]

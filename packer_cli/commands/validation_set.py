@@ -89,7 +89,7 @@ def removing_validation(folder: Path) -> Iterator[None]:
 
 def _is_left_over(own: Path) -> bool:
     entries = entries_of(own)
-    return not entries or (entries == [REJECTED_NAME] and holds_only_reasons(own, entries))
+    return not entries or holds_only_reasons(own, entries)
 
 
 class Fault(NamedTuple):
@@ -108,8 +108,6 @@ def find_fault(folder: Path, training: PlanHeader, num_gpus: int | None = None) 
         num_gpus: those that the set of training is for; None if it is not written.
     """
     own, config = folder / VALIDATION, training.config
-    if config.is_validation:
-        return None
     kind = kind_of(own)
     if not config.sets_aside:
         what = "it holds samples that are in the training set, too"
@@ -134,13 +132,12 @@ def find_fault(folder: Path, training: PlanHeader, num_gpus: int | None = None) 
     return None
 
 
-def require_sound(folder: Path, fault: Fault | None) -> None:
-    """Raise FormatError for a fault that stops the command."""
-    if fault is not None:
-        raise FormatError(f"{str(folder / VALIDATION)!r}: {fault.what}; run {fault.remedy}")
+def require_sound(folder: Path, training: PlanHeader, *, mends: str = "") -> None:
+    """Raise FormatError if the validation set does not fit a plan.
 
-
-def require_writable(folder: Path, training: PlanHeader) -> None:
-    """Raise FormatError for a fault that `hbpack write` of a plan cannot mend."""
+    Args:
+        mends: the command that goes on nevertheless with what it is the remedy for.
+    """
     fault = find_fault(folder, training)
-    require_sound(folder, None if fault is not None and fault.remedy == write_command(folder) else fault)
+    if fault is not None and fault.remedy != mends:
+        raise FormatError(f"{str(folder / VALIDATION)!r}: {fault.what}; run {fault.remedy}")

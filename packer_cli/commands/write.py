@@ -15,7 +15,7 @@ from packer_cli.commands.output_folder import (
     store_of,
     write_rejected,
 )
-from packer_cli.commands.validation_set import locked_validation, removing_validation, require_writable
+from packer_cli.commands.validation_set import locked_validation, removing_validation, require_sound
 from packer_cli.config import WriteConfig
 from packer_cli.config.messages import TreesError
 from packer_cli.engine.array import ArrayIds, TaskShare, merged
@@ -32,7 +32,7 @@ from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import file_info, with_names, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
-from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
+from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files, write_command
 from packer_cli.shards.stage import SetWriter, is_of_plan, set_fingerprint
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.index import TOKENS, find_damaged_parts, read_index
@@ -128,7 +128,7 @@ class _Set(Output[Manifest]):
         self._watch, folder = Stopwatch(), self.folder
         refuse_remote_index(self._config, folder)
         header = self._header = read_plan_header(folder / PLAN_NAME)
-        require_writable(folder, header)
+        require_sound(folder, header, mends=write_command(folder))
         self._store, manifest = store_of(folder, header), current_manifest(folder)
         options = self._options = chosen_options(self._config, header, folder)
         is_same = manifest and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options)

@@ -268,6 +268,14 @@ def test_reasons_of_a_failed_plan_go_with_the_next(chats, pack, tmp_path):
     assert not (out / "validation").exists()
 
 
+def test_reasons_go_with_the_shards_of_the_plan_before(out, chats, pack, tmp_path):
+    (tmp_path / "less.jsonl").write_text("".join(chats.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]))
+    pack(out, tmp_path / "less.jsonl", "--groups", "64:1", "--overflow", "drop", "--validation", "1", code=1)
+    assert sorted(path.name for path in (out / "validation").iterdir()) == ["ranks", "rejected.jsonl", "shards"]
+    pack(out, chats)
+    assert not (out / "validation").exists()
+
+
 def test_an_empty_folder_of_that_name_stays(chats, pack, tmp_path):
     (tmp_path / "out").mkdir()
     pack(tmp_path / "out", chats)
