@@ -105,7 +105,7 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest, listing:
 
 
 def _intact(folder: Path, engine: Engine, progress: Progress) -> list[str]:
-    """Check a set's files, and return their paths, besides its manifest's. Price: reading all of them once."""
+    """Check a set's files, and return their paths, the manifest's first. Price: reading all of them once."""
     files = [*set_files(read_manifest(folder))]
     for path, why in find_damaged(folder, files, engine, progress).items():
         raise FormatError(
