@@ -89,7 +89,7 @@ def _shared(commands: Iterable[Command]) -> dict[str, Option]:
 
 
 def _identity(option: Option) -> tuple[str, ...]:
-    return option.opts[0], _short(option).replace(_REQUIRED, ""), option.story
+    return option.opts[0], option.help or "", option.story
 
 
 def _section(command: Command, shared: Mapping[str, Option], alone: Container[str]) -> list[str]:
@@ -102,13 +102,17 @@ def _section(command: Command, shared: Mapping[str, Option], alone: Container[st
     for panel in panels:
         if len(panels) > 1:
             lines += [f"**{panel.value}**", ""]
-        options = [each for each in command.options if each.panel is panel]
-        elsewhere = [each for each in options if _identity(each) in map(_identity, shared.values())]
-        for each in options:
-            if each not in elsewhere:
+        elsewhere = []
+        for each in (each for each in command.options if each.panel is panel):
+            known = shared.get(each.opts[0])
+            if known is None or _identity(each) != _identity(known):
                 lines += _in_full(each, f'<a id="{_anchor(each)}"></a>' if each.opts[0] in alone else "")
+            elif _text(each) != _text(known):  # It has another default here.
+                lines += _wrapped(f"- [{_term(each)}](#{_anchor(each)}): {_short(each)}")
+            else:
+                elsewhere.append(_link(each))
         if elsewhere:
-            lines += _wrapped(f"- [Shared](#shared-options): {', '.join(map(_link, elsewhere))}")
+            lines += _wrapped(f"- [Shared](#shared-options): {', '.join(elsewhere)}")
         lines.append("")
     return lines[:-1]
 
@@ -120,7 +124,7 @@ def _link(option: Option) -> str:
 
 def _in_full(option: Option, anchor: str = "", *, is_shared: bool = False) -> list[str]:
     """An option with its story, as an item of a list."""
-    text = _short(option).replace(_REQUIRED, "") if is_shared else _short(option)
+    text = _text(option) if is_shared else _short(option)
     lines = _wrapped(f"- {anchor}{_term(option)}: {text}")
     for part in option.story.split("\n\n") if option.story else []:
         lines += ["", *(textwrap.indent(part, "  ").splitlines() if part.startswith("- ") else _wrapped(part, "  "))]
@@ -139,6 +143,11 @@ def _short(option: Option) -> str:
     record = option.get_help_record(click.Context(click.Command("")))
     assert record is not None
     return record[1].replace("  [", " [")
+
+
+def _text(option: Option) -> str:
+    """Return the help with its default, alike for commands that require the option and others."""
+    return _short(option).replace(_REQUIRED, "")
 
 
 def _anchor(option: Option) -> str:
