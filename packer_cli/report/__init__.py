@@ -2,9 +2,8 @@
 
 ::
 
-    data.py             arrays -> the few numbers that charts draw; O(pieces), never one a sample
-    charts/             one chart a file: numbers -> a Vega-Lite specification and a table that says the same
-    tables.py           figures as text; advice.py: what is known of a set, and what to try next
+    charts/             plans and lengths -> few numbers, a Vega-Lite specification, and a table that says the same
+    advice.py           what is known of a set, and what to try next
     build.py, page.py   sections -> HTML; template/: its template, style and script; vendor/: Vega, with its licences
 
 A figure is never computed here that another command shows: the page takes it from there.

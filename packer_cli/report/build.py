@@ -8,25 +8,23 @@ from numpy.typing import NDArray
 from packer_cli.compare.advice import ALIKE
 from packer_cli.config.fields import GIVE
 from packer_cli.format.records import json_values
+from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, as_in_text, length_stats
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.report.advice import Facts, PlanFacts, Prediction, next_steps
+from packer_cli.report.charts.balance import chart_of_series, chart_of_work, work_of_ranks
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, describe, total_seconds
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
-from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, chart_of_tokens
-from packer_cli.report.charts.packs import chart_of_packs, chart_of_work
-from packer_cli.report.charts.series import chart_of_series
-from packer_cli.report.data import (
-    draw_packs,
-    evenly,
+from packer_cli.report.charts.lengths import (
+    chart_of_groups,
+    chart_of_sources,
+    chart_of_tokens,
     group_of_pieces,
     histogram,
-    length_classes,
-    step_series,
-    work_of_ranks,
 )
+from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
 from packer_cli.report.page import Page, Section, Tile
 from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
 from packer_cli.simulate.slots import epoch_times
@@ -186,29 +184,24 @@ def _lengths(facts: Facts) -> Section:
 def _packs(facts: Facts, planned: PlanFacts) -> Section:
     plan, naive = planned.plan, planned.baseline
     classes = length_classes(facts.lengths)
-    charts = []
-    before = draw_packs(naive.plan, len(naive.plan.groups) - 1, classes)
-    if before is not None:
-        charts.append(chart_of_packs(before, classes, "packs-before", f"Before: {as_in_text(naive.name)}"))
+    last = len(naive.plan.groups) - 1
+    charts = [chart_of_packs(naive.plan, last, classes, "packs-before", f"Before: {as_in_text(naive.name)}")]
     for group in evenly(len(plan.groups), _MOST_GROUPS).tolist():
-        drawn = draw_packs(plan, group, classes)
-        if drawn is not None:
-            charts.append(
-                chart_of_packs(drawn, classes, f"packs-{group}", f"This plan: group {group_name(drawn.group)}")
-            )
+        title = f"This plan: group {group_name(plan.groups[group])}"
+        charts.append(chart_of_packs(plan, group, classes, f"packs-{group}", title))
     return Section(
         name="packs",
         title="Packs",
         text="A bar is a pack, the row of samples that GPUs run together. Every segment is a sample, the longest at "
         "the bottom; short ones of like length are drawn together.",
-        charts=tuple(charts),
+        charts=tuple(filter(None, charts)),
     )
 
 
 def _balance(planned: PlanFacts) -> Section:
     overall, before = planned.metrics.overall, planned.metrics.baseline
     naive, own = work_of_ranks(planned.baseline.plan), work_of_ranks(planned.plan)
-    highest = max(float(each.greatest.max()) for each in (naive, own))
+    highest = max(float(work[-1]) for each in (naive, own) for work in each.values())
     text = "ABR {}: GPUs wait for {:.1%} of their attention time."
     of_own = "ABR {}. This strategy evens out predicted time, and not attention work."
     of_own = of_own if "a cost model" in planned.config.planner.needs else text
@@ -223,7 +216,7 @@ def _balance(planned: PlanFacts) -> Section:
         text="Attention work grows with the square of a sample's length, and all GPUs of an iteration wait for the "
         "one with the most. A column is an iteration, of some that are evenly spread over the epoch; a point is a GPU "
         "(or the GPUs that share a pack), and the bar on top the one that all wait for.",
-        charts=(*charts, chart_of_series(step_series(planned.plan, planned.request.linear))),
+        charts=(*charts, chart_of_series(planned.plan, planned.request.linear)),
     )
 
 
@@ -287,12 +280,8 @@ def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
 def _tokens(plan: Plan, line: Timeline) -> int:
     """Count the tokens of the packs that are drawn."""
     packs = plan.epochs[0].slot_pack[line.slots]
-    packs = packs[packs >= 0]
-    lengths = plan.pieces.length
-    return sum(
-        int(lengths[plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]].sum(dtype=np.int64))
-        for pack in packs.tolist()
-    )
+    tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    return int(tokens[packs[packs >= 0]].sum())
 
 
 def _ways(planned: PlanFacts) -> Section:

@@ -19,24 +19,16 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.metrics import iteration_figures, measure
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.figures import baseline_of
+from packer_cli.report.charts.balance import chart_of_series, chart_of_work, step_series, work_of_ranks
 from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, total_seconds
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
-from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources
-from packer_cli.report.charts.packs import chart_of_packs, chart_of_work
-from packer_cli.report.charts.series import chart_of_series
-from packer_cli.report.data import (
-    draw_packs,
-    evenly,
-    group_of_pieces,
-    histogram,
-    length_classes,
-    step_series,
-    work_of_ranks,
-)
+from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, group_of_pieces, histogram
+from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import timeline
+from packer_cli.sizes import format_tokens
 from tests.simulate.test_simulate import model
 
 
@@ -117,55 +109,62 @@ def test_classes_of_lengths_hold_every_length():
 @pytest.mark.parametrize("group", [0, 1])
 def test_drawn_packs_hold_their_samples(plan, group):
     classes = length_classes(plan.pieces.length)
-    drawn = draw_packs(plan, group, classes, most=10)
-    assert drawn.num_packs == (plan.packs.group == group).sum()
-    assert len(drawn.packs) == min(10, drawn.num_packs)
-    for pack in drawn.packs.tolist():
+    chart = chart_of_packs(plan, group, classes, "packs", "Packs", most=10)
+    check(chart)
+    bars, _ = layers(chart)
+    capacity, num_packs = plan.groups[group].capacity, (plan.packs.group == group).sum()
+    packs = [int(row[0]) for row in chart.rows]
+    assert len(packs) == min(10, num_packs)
+    assert f"of {num_packs}, evenly" in chart.text
+    names = [f"up to {format_tokens(bound)}" for bound in classes]
+    for pack, row in zip(packs, chart.rows, strict=True):
         assert plan.packs.group[pack] == group
         own = plan.pieces.length[plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]]
-        segments = [each for each in drawn.segments if each.pack == pack]
-        assert segments[0].begin == 0
-        assert segments[-1].stop == own.sum() <= drawn.group.capacity
-        assert [each.begin for each in segments[1:]] == [each.stop for each in segments[:-1]]
-        assert sum(each.num_samples for each in segments) == len(own)
-        large = sorted((length for length in own.tolist() if length >= drawn.group.capacity / 48), reverse=True)
-        assert [each.stop - each.begin for each in segments[: len(large)]] == large
+        segments = [each for each in bars if each["id"] == pack]
+        assert segments[0]["begin"] == 0
+        assert segments[-1]["stop"] == own.sum() <= capacity
+        assert [each["begin"] for each in segments[1:]] == [each["stop"] for each in segments[:-1]]
+        assert sum(each["samples"] for each in segments) == len(own)
+        large = sorted((length for length in own.tolist() if length >= capacity / 48), reverse=True)
+        assert [each["tokens"] for each in segments[: len(large)]] == large
         for each in segments:
-            mean = (each.stop - each.begin) / each.num_samples
-            low = classes[each.length_class - 1] if each.length_class else 0
-            assert low < mean <= classes[each.length_class]
-    check(chart_of_packs(drawn, classes, "packs", "Packs"))
+            assert each["tokens"] == each["stop"] - each["begin"]
+            place = names.index(each["length"])
+            assert (classes[place - 1] if place else 0) < each["tokens"] / each["samples"] <= classes[place]
+        longest = next(name for name, bound in zip(names, classes, strict=True) if own.max() <= bound)
+        assert row[1:] == (f"{len(own):,}", f"{own.sum():,}", longest)
 
 
 def test_a_group_without_packs_is_not_drawn(plan):
     empty = replace(plan, packs=replace(plan.packs, group=np.zeros_like(plan.packs.group)))
-    assert draw_packs(empty, 1, (64,)) is None
+    assert chart_of_packs(empty, 1, (64,), "packs", "Packs") is None
 
 
 def test_work_of_ranks_is_that_of_their_packs(plan):
     found = work_of_ranks(plan, most=5)
     schedule = plan.epochs[0]
-    for place, number in enumerate(found.iterations.tolist()):
+    for number, points in found.items():
         work = []
         for slot in np.flatnonzero(schedule.slot_iteration == number).tolist():
             pack, gpus = schedule.slot_pack[slot], plan.groups[schedule.slot_group[slot]].num_gpus
             own = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]] if pack != FILLER else []
             work += [sum(int(length) ** 2 for length in plan.pieces.length[own]) / gpus] * gpus
         mean = sum(work) / len(work)
-        points = found.point_work[found.point_iteration == place]
         assert points == pytest.approx(sorted({value / mean for value in work}) if len(points) == 1 else
                                        sorted(value / mean for value in work))  # fmt: skip
-        assert (found.least[place], found.greatest[place]) == (points[0], points[-1])
-    check(chart_of_work(found, 3.0, "work", "Work", "Text."))
+    chart = chart_of_work(found, 3.0, "work", "Work", "Text.")
+    check(chart)
+    spans, points, *_ = layers(chart)
+    for place, work in enumerate(found.values()):
+        assert (spans[place]["least"], spans[place]["most"]) == pytest.approx((work[0], work[-1]), rel=1e-4)
+        assert len([point for point in points if point["at"] == place]) == len(work)
 
 
 def test_of_many_ranks_some_are_drawn():
     many, _ = planned([*range(1, 65)] * 20, groups="64:1", gpus=128, balance="none")
     found = work_of_ranks(many)
-    assert np.bincount(found.point_iteration).max() == 48
-    assert found.greatest.tolist() == [
-        found.point_work[found.point_iteration == place].max() for place in range(len(found.iterations))
-    ]
+    assert max(map(len, found.values())) == 48
+    assert all(work[-1] == work.max() and work[0] == work.min() for work in found.values())
 
 
 @pytest.mark.parametrize("options", [{}, {"global_tokens": 2000}, {"cost": "1,50"}, {"align": 16}])
@@ -176,22 +175,20 @@ def test_the_series_has_the_means_of_the_figures(options):
     assert figures.abr.mean() == pytest.approx(expected.abr)
     assert figures.dbr.mean() == pytest.approx(expected.dbr)
     assert 1 - figures.tokens.sum() / figures.token_slots.sum() == pytest.approx(expected.pr)
-    found = step_series(plan, rules.linear, most=7)
-    assert len(found.first_step) == 7
-    assert found.num_iterations.sum() == expected.num_iterations
+    first_step, num_iterations, ratios = step_series(plan, rules.linear, most=7)
+    assert len(first_step) == 7
+    assert num_iterations.sum() == expected.num_iterations
     for name in ("ABR", "DBR", *(("CBR",) if rules.linear else ())):
-        mean = np.average(found.ratios[name], weights=found.num_iterations)
+        mean = np.average(ratios[name], weights=num_iterations)
         assert mean == pytest.approx(getattr(expected, name.lower()))
     step = plan.epochs[0].iteration_step
-    for place, first in enumerate(found.first_step.tolist()):
-        stop = [*found.first_step.tolist(), step[-1] + 1][place + 1]
+    for place, first in enumerate(first_step.tolist()):
+        stop = [*first_step.tolist(), step[-1] + 1][place + 1]
         own = (step >= first) & (step < stop)
-        assert found.num_iterations[place] == own.sum()
-        assert found.ratios["ABR"][place] == pytest.approx(figures.abr[own].mean())
-        assert found.ratios["PR"][place] == pytest.approx(
-            1 - figures.tokens[own].sum() / figures.token_slots[own].sum()
-        )
-    check(chart_of_series(found))
+        assert num_iterations[place] == own.sum()
+        assert ratios["ABR"][place] == pytest.approx(figures.abr[own].mean())
+        assert ratios["PR"][place] == pytest.approx(1 - figures.tokens[own].sum() / figures.token_slots[own].sum())
+    check(chart_of_series(plan, rules.linear))
 
 
 def test_charts_of_time_show_the_simulation(plan):
