@@ -81,14 +81,14 @@ def is_terminal() -> bool:
 
 def print_tables(*tables: Table) -> None:
     """Print tables on stdout, as wide as the terminal if it is one."""
-    from packer_cli.tables.text import tables_text
+    from packer_cli.tables.table import tables_text
 
     click.echo(tables_text(tables, _width()), nl=False)
 
 
 def print_note(text: str) -> None:
     """Print a line as below a table; on a terminal, as several lines that fit it."""
-    from packer_cli.tables.text import note_lines
+    from packer_cli.tables.table import note_lines
 
     click.echo("\n".join(note_lines(text, _width())))
 

@@ -13,8 +13,7 @@ from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array, Plan
 from packer_cli.sizes import counted
-from packer_cli.tables.html import tables_html
-from packer_cli.tables.table import Table, cell
+from packer_cli.tables.table import Table, cell, tables_html
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,7 @@ from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.tables.html import tables_html
-from packer_cli.tables.table import table_of_values
+from packer_cli.tables.table import table_of_values, tables_html
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import BoundOptions, PackOptions, WorkersOptions

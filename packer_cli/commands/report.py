@@ -47,8 +47,7 @@ from packer_cli.report.charts.base import Chart
 from packer_cli.report.page import Page, Section, render
 from packer_cli.simulate.figures import EpochFigures
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.tables.result import Result
-from packer_cli.tables.table import Table
+from packer_cli.tables.table import Result, Table
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore

@@ -8,9 +8,8 @@ from packer_cli.compare import Comparison as ComparedPlans
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.plan.figures import Stats as StageStats
 from packer_cli.tables.compare import comparison_table, simulation_table
-from packer_cli.tables.result import Result
 from packer_cli.tables.stats import stats_tables
-from packer_cli.tables.table import Table
+from packer_cli.tables.table import Result, Table
 
 
 class Stats(Result, StageStats):

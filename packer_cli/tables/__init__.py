@@ -2,7 +2,6 @@
 
 ::
 
-    table.py                          the record
     stats.py, compare.py, groups.py   results -> tables
-    text.py, html.py                  tables -> lines for a terminal, HTML for notebooks
+    table.py                          the record; tables -> lines for a terminal, HTML for notebooks
 """
