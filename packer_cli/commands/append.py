@@ -18,7 +18,7 @@ from packer_cli.commands.pack_corpus import pack_corpus
 from packer_cli.config import TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
 from packer_cli.corpus.types import CorpusFile, Source
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError, TokenizerError
 from packer_cli.files import write_json

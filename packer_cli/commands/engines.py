@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packer_cli.config import WorkersConfig, validate
-from packer_cli.engine.base import Engine
-from packer_cli.engine.local import LocalEngine, default_workers
+from packer_cli.engine.local import Engine, LocalEngine, default_workers
 from packer_cli.engine.processes import process_context
 from packer_cli.errors import ConfigError
 from packer_cli.kernels import choose_cache

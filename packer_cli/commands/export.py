@@ -8,7 +8,7 @@ from typing import Any
 
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import ArrayIds
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.output import produce
 from packer_cli.engine.progress import progress_bar, say, warn
 from packer_cli.export.formats import load_format

@@ -16,7 +16,7 @@ from packer_cli.commands.validation_set import refuse_other
 from packer_cli.commands.write import refuse_index_of_trees, refuse_remote_index, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import start_worker
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME

@@ -28,8 +28,8 @@ from packer_cli.errors import ConfigError, InputError, UsageError
 from packer_cli.files import atomic_file
 from packer_cli.plan.core import types
 from packer_cli.remote.names import as_path
+from packer_cli.simulate.epoch import epoch_times
 from packer_cli.simulate.figures import Simulator
-from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
 from packer_cli.sizes import counted
 from packer_cli.version import __version__

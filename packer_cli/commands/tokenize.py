@@ -12,7 +12,7 @@ from packer_cli.commands.output_folder import current_plan, locked_output, store
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import by_suffix
 from packer_cli.engine.array import ArrayIds, TaskShare
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.output import make_whole, produce
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart

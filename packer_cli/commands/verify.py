@@ -10,7 +10,7 @@ from packer_cli.commands.output_folder import current_header, current_manifest, 
 from packer_cli.commands.validation_set import find_fault
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import BusyError
 from packer_cli.format.constants import PLAN_NAME, VALIDATION

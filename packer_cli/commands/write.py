@@ -19,7 +19,7 @@ from packer_cli.commands.validation_set import locked_validation, removing_valid
 from packer_cli.config import WriteConfig
 from packer_cli.config.messages import TreesError
 from packer_cli.engine.array import ArrayIds, TaskShare, merged
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Output, make_whole, produce
 from packer_cli.engine.parts import find_listing
 from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn

@@ -14,7 +14,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.groups.layouts import ways
 from packer_cli.plan.core.groups import Group
-from packer_cli.simulate.slots import choose_layers
+from packer_cli.simulate.epoch import choose_layers
 
 
 def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:

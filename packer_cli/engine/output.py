@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask, TaskShare
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.engine.sink import FinishedPart

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic
 
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written, find_range
 from packer_cli.files import fingerprint, move_file, remove_folder, write_text

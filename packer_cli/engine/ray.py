@@ -1,8 +1,11 @@
 """Tasks on a Ray cluster, or on a Ray of this machine.
 
-One task of Ray is one of ours, on one CPU. Ray's workers pass it on (`packer_cli.engine.ray_worker`). Nothing is asked
-of Ray but where tasks run: what is lost, by a node that is preempted or a worker that is killed, is given out again
-here, so that the limit is ours and each end has its words.
+One task of Ray is one of ours, on one CPU. Nothing is asked of Ray but where tasks run: what is lost, by a node that
+is preempted or a worker that is killed, is given out again here, so that the limit is ours and each end has its words.
+
+A worker process of Ray passes tasks on to a process that it starts (`relay`), as `LocalEngine` does. So a task
+crashes, is preloaded and caches just as on one machine, and a crash leaves Ray's own process to tell of it. Tasks and
+results pass through as bytes: Ray's process imports none of the stages.
 """
 
 from __future__ import annotations
@@ -17,13 +20,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Self
 
-from packer_cli.engine.base import Engine, Result, Task
-from packer_cli.engine.local import default_workers
-from packer_cli.engine.processes import Died, outcome_of, to_bytes
+from packer_cli.engine.local import Engine, Result, Task, default_workers
+from packer_cli.engine.processes import Died, Worker, outcome_of, process_context, to_bytes
 from packer_cli.engine.progress import say
-from packer_cli.engine.ray_worker import Synced, Unstarted, relay
 from packer_cli.engine.sink import Written
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.sizes import counted
@@ -279,3 +281,66 @@ def _unreachable(address: str | None, error: BaseException) -> RunError:
         f"--engine ray:{address}: Ray does not answer ({reason}); check the address and that the cluster is up, or "
         "leave it out to use this machine"
     )
+
+
+_POLL_SECONDS = 0.2
+_worker: Worker | None = None
+
+
+@dataclass(frozen=True)
+class Synced:
+    """A function whose files are on the disk when it returns: no other machine sees what this one has in memory."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, task: Any) -> Any:
+        """Run a task."""
+        result = self.function(task)
+        if isinstance(result, Written):
+            result.sink.sync()
+        return result
+
+
+@dataclass(frozen=True)
+class Unstarted:
+    """A task whose process could not be started."""
+
+    reason: str
+
+
+def relay(message: bytes, release: str, folder: str, preload: tuple[str, ...]) -> bytes | Died | Unstarted:
+    """Run a task: the worker's answer, or how it ended, or that it has not begun.
+
+    Args:
+        message: from `to_bytes`.
+        release: hbpack's, where the run was started.
+        folder: the current folder there; relative paths mean it.
+
+    Raises:
+        RunError: this node has another release.
+    """
+    global _worker
+    if release != __version__:
+        raise RunError(
+            f"a node of Ray has hbpack {__version__}, and this is {release}; install the same on every node"
+        )
+    if _worker is None:
+        with suppress(OSError):  # Without such a folder here, only absolute paths are found.
+            os.chdir(folder)
+        vars(sys.modules["__main__"]).pop("__file__", None)  # Ray's own program, which a new process would import.
+        try:
+            _worker = Worker(process_context(preload))
+        except (OSError, EOFError, RunError) as error:
+            return Unstarted(str(error) or type(error).__name__)
+    worker, _worker = _worker, None
+    try:
+        worker.send_bytes(message)
+        while not worker.connection.poll(_POLL_SECONDS):
+            pass  # Where a canceled task is interrupted.
+        answer = worker.receive_bytes()
+    except BaseException:
+        worker.kill()
+        raise
+    if not isinstance(answer, Died):
+        _worker = worker
+    return answer

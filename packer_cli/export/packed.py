@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns, Lists, dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage

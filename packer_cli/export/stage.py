@@ -18,8 +18,7 @@ import numpy as np
 
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import TaskShare, merged
-from packer_cli.engine.base import Engine
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.local import Engine, LocalEngine
 from packer_cli.engine.output import Output
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress, Stopwatch, progress_bar, say

@@ -26,8 +26,8 @@ from packer_cli.report.charts.lengths import (
 )
 from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
 from packer_cli.report.page import Page, Section, Tile
+from packer_cli.simulate.epoch import epoch_times
 from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
-from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import Timeline, timeline
 from packer_cli.sizes import counted, duration, gpu_time, large, ratio
 from packer_cli.tables.compare import comparison_table

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.checksums import find_damage, inside, require_damage

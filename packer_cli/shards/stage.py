@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from packer_cli.engine.array import TaskShare
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart

@@ -14,8 +14,7 @@ from packer_cli.cost.stages import stage_layers
 from packer_cli.format.records import read_record
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Pieces, Plan
-from packer_cli.simulate.epoch import PARTS, Simulation, simulate
-from packer_cli.simulate.slots import epoch_times
+from packer_cli.simulate.epoch import PARTS, Simulation, epoch_times, simulate
 from packer_cli.sizes import format_bytes, format_tokens, large
 
 _HOUR = 3600.0

@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.types import FILLER, Float64Array, Int8Array, Int64Array, Plan
-from packer_cli.simulate.epoch import PARTS
+from packer_cli.simulate.epoch import PARTS, SLOT_PARTS, EpochTimes
 from packer_cli.simulate.figures import group_name
-from packer_cli.simulate.slots import SLOT_PARTS, EpochTimes
 
 _LEAST = 1e-9
 """Seconds of an event; what is shorter is left out, such as the waiting that rounding leaves of none."""

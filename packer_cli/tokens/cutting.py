@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
 from packer_cli.corpus.versions import content_of, require_unchanged
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import Died
 from packer_cli.remote.system import is_url
 from packer_cli.tokens.slices import read_all

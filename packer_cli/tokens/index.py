@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from packer_cli.corpus.types import Source
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.arrays import columns_of

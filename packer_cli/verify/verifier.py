@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packer_cli.engine.base import Engine
+from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage

@@ -40,7 +40,7 @@ from packer_cli.measure.kernels import RowAttention, choose_kernel
 from packer_cli.measure.run import measure_profile
 from packer_cli.measure.subject import Subject
 from packer_cli.plan.core.types import FILLER, Plan
-from packer_cli.simulate.slots import epoch_times
+from packer_cli.simulate.epoch import epoch_times
 from tests.benchmark.report import table
 from tests.cli_runner import run
 

@@ -18,8 +18,7 @@ from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.types import Int32Array
-from packer_cli.simulate.epoch import PARTS, Simulation, simulate
-from packer_cli.simulate.slots import slot_seconds
+from packer_cli.simulate.epoch import PARTS, Simulation, simulate, slot_seconds
 from tests.benchmark.report import table
 from tests.benchmark.wlb import documents
 

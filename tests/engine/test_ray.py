@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from packer_cli.engine.processes import Died
-from packer_cli.engine.ray import RayEngine, _check_there, _outcome, check_address, start, stop
-from packer_cli.engine.ray_worker import relay
+from packer_cli.engine.ray import RayEngine, _check_there, _outcome, check_address, relay, start, stop
 from packer_cli.engine.sink import FinishedPart, Sink, Written
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.version import __version__

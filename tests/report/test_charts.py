@@ -24,9 +24,8 @@ from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, 
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
 from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, group_of_pieces, histogram
 from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
-from packer_cli.simulate.epoch import PARTS
+from packer_cli.simulate.epoch import PARTS, epoch_times
 from packer_cli.simulate.figures import Simulator
-from packer_cli.simulate.slots import epoch_times
 from packer_cli.simulate.timeline import timeline
 from packer_cli.sizes import format_tokens
 from tests.simulate.test_simulate import model

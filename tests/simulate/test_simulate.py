@@ -15,9 +15,8 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.strategies.assemble import run_freely
-from packer_cli.simulate.epoch import PARTS, simulate
+from packer_cli.simulate.epoch import PARTS, PadTo, choose_layers, simulate
 from packer_cli.simulate.figures import simulation_figures
-from packer_cli.simulate.slots import PadTo, choose_layers
 from tests.naive import simulate as naive
 
 PAD_TO = get_args(PadTo)

@@ -17,8 +17,8 @@ from packer_cli.config.gpu_model import load_gpu_model, model_values
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.steps import packed_steps
 from packer_cli.shards.plan_file import read_plan, read_plan_header
+from packer_cli.simulate.epoch import epoch_times
 from packer_cli.simulate.figures import with_step_seconds
-from packer_cli.simulate.slots import epoch_times
 from tests.cli_runner import run
 from tests.measure.tiny import profile_of
 from tests.reference import tree

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.strategies.assemble import run_freely
-from packer_cli.simulate.epoch import PARTS, simulate
-from packer_cli.simulate.slots import epoch_times
+from packer_cli.simulate.epoch import PARTS, epoch_times, simulate
 from packer_cli.simulate.timeline import SCHEDULE, iterations_of_steps, timeline, trace_events
 from tests.simulate.test_simulate import model, plans, with_layout
 
