@@ -14,7 +14,8 @@ its items.
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+import struct
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
-from packer_cli.format.arrays import Lists
 from packer_cli.format.loss_spans import WEIGHTS
+from packer_cli.format.shards import Row, row_of
 
 _COLUMNS = {
     "cu_seqlens": "ndarray:int32",
@@ -33,7 +34,7 @@ _COLUMNS = {
     "pack_id": "int",
     "sample_ids": "ndarray:int64",
 }
-"""Sorted by name, as the format requires. The last must be an ndarray of at least 4 bytes, see `_put_array`."""
+"""Sorted by name, as the format requires."""
 
 _WEIGHTED = dict(sorted({**_COLUMNS, WEIGHTS: "ndarray:float32"}.items()))
 """Columns of a set with weights."""
@@ -53,12 +54,13 @@ class Exporter(Format):
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """Count bytes of each row (int64[r]), with its offset in the shard's head, exactly but for weights."""
-        return _sizes(_COLUMNS, num_tokens, num_samples)[1] + 4
+        return _row_sizes(_COLUMNS, num_tokens, num_samples) + 4
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write one shard."""
         rows = job.packs[part.first : part.stop]
-        _, sizes = _sizes_of(job, rows)
+        counts = (each[rows].astype(np.int64) for each in (job.packed.num_tokens, job.packed.num_samples))
+        sizes = _row_sizes(_columns(job), *counts)
         config = json.dumps(_config(job), sort_keys=True).encode()
         first = 4 + 4 * (len(rows) + 1) + len(config)
         offsets = first + np.concatenate([[0], np.cumsum(sizes)])
@@ -67,7 +69,8 @@ class Exporter(Format):
             file.write(offsets.astype("<u4"))
             file.write(config)
             for packs in job.batches(part.first, part.stop):
-                file.write(_encode(job, packs))
+                columns = {name: job.packed.column(name, packs) for name in _columns(job)}
+                file.write(b"".join(_encode(row_of(columns, i)) for i in range(len(packs))))
         return {"samples": len(rows)}
 
     def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
@@ -103,71 +106,36 @@ def _config(job: Job) -> dict[str, Any]:
     }
 
 
-def _length_of(name: str, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-    if name in ("input_ids", "loss_mask", WEIGHTS):
-        return num_tokens
-    return num_samples + (name == "cu_seqlens")
-
-
 def _code(length: Int64Array) -> Int64Array:
     """Return the k for which the length is written in 2^k bytes."""
     return (length >= 1 << 8).astype(np.int64) + (length >= 1 << 16)
 
 
-def _array_sizes(length: Int64Array, width: int) -> Int64Array:
-    return 1 + (1 << _code(length)) + length * width
+def _row_sizes(columns: dict[str, str], num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+    """Count the encoded bytes of each row, int64[r]."""
+    sizes = np.zeros_like(num_tokens)
+    for name, encoding in columns.items():
+        if encoding == "int":
+            sizes += 8
+            continue
+        is_of_tokens = name in ("input_ids", "loss_mask", WEIGHTS)
+        length = num_tokens if is_of_tokens else num_samples + (name == "cu_seqlens")
+        width = np.dtype(encoding.removeprefix("ndarray:")).itemsize
+        sizes += 4 + 1 + (1 << _code(length)) + length * width
+    return sizes
 
 
-def _sizes(
-    columns: dict[str, str], num_tokens: Int64Array, num_samples: Int64Array
-) -> tuple[dict[str, Int64Array], Int64Array]:
-    """Count encoded bytes of each array by the name of its column, and of each row: int64[r] all."""
-    dtypes = {name: encoding.removeprefix("ndarray:") for name, encoding in columns.items() if encoding != "int"}
-    sizes = {
-        name: _array_sizes(_length_of(name, num_tokens, num_samples), np.dtype(dtype).itemsize)
-        for name, dtype in dtypes.items()
-    }
-    heads = 4 * len(sizes) + 8 * (len(columns) - len(sizes))
-    return sizes, np.stack([*sizes.values()]).sum(axis=0) + heads
+def _encode(row: Row) -> bytes:
+    """Encode a row."""
+    is_array = [isinstance(value, np.ndarray) for value in row.values()]
+    values = [
+        _encode_array(value) if varies else struct.pack("<q", value)
+        for value, varies in zip(row.values(), is_array, strict=True)
+    ]
+    sizes = np.array([*map(len, compress(values, is_array))], dtype="<u4")
+    return b"".join([sizes.tobytes(), *values])
 
 
-def _sizes_of(job: Job, packs: Int64Array) -> tuple[dict[str, Int64Array], Int64Array]:
-    """Return `_sizes` of these packs."""
-    counts = (each[packs].astype(np.int64) for each in (job.packed.num_tokens, job.packed.num_samples))
-    return _sizes(_columns(job), *counts)
-
-
-def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
-    """Encode the rows, one after another: uint8[b]."""
-    sizes, rows = _sizes_of(job, packs)
-    ends = np.cumsum(rows)
-    out = np.zeros(int(ends[-1]), dtype=np.uint8)
-    place = ends - rows
-    _put(out, place, np.stack([*sizes.values()], axis=1).astype("<u4"))
-    place = place + 4 * len(sizes)
-    for name in _columns(job):
-        column = job.packed.column(name, packs)
-        if isinstance(column, Lists):
-            _put_array(out, place, column)
-            place = place + sizes[name]
-        else:
-            _put(out, place, column.astype("<i8"))
-            place = place + 8
-    return out
-
-
-def _put_array(out: NDArray[np.uint8], place: Int64Array, lists: Lists) -> None:
-    """Write arrays. Always writes four bytes of the length; the items, or the next columns, overwrite the excess."""
-    length = np.diff(lists.offsets)
-    code = _code(length)
-    _put(out, place, (1 << 2 | code).astype(np.uint8))
-    _put(out, place + 1, length.astype("<u4"))
-    data, begins = lists.values.view(np.uint8), (lists.offsets * lists.values.itemsize).tolist()
-    for (begin, end), start in zip(pairwise(begins), (place + 1 + (1 << code)).tolist(), strict=True):
-        out[start : start + end - begin] = data[begin:end]
-
-
-def _put(out: NDArray[np.uint8], place: Int64Array, values: NDArray[Any]) -> None:
-    """Write row i of `values` at `place[i]`."""
-    rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(place), -1)
-    out[place[:, None] + np.arange(rows.shape[1])] = rows
+def _encode_array(items: NDArray[Any]) -> bytes:
+    code = int(_code(np.array(len(items))))
+    return bytes([1 << 2 | code]) + len(items).to_bytes(1 << code, "little") + items.tobytes()

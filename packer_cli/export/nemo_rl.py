@@ -36,14 +36,6 @@ PROMPT_FORMATS = {
 """NeMo-RL's prompt formats, and the xxh3-128 of the template of each."""
 
 _NO_FORMAT = "PROMPT_FORMAT"
-_MAY_FOLLOW: dict[str | None, tuple[str, ...]] = {
-    None: ("system",),
-    "system": ("user", "tool"),
-    "user": ("user", "tool", "assistant"),
-    "tool": ("user", "tool", "assistant"),
-    "assistant": ("user", "tool"),
-}
-"""By the role of a message, those of the next; in this order, a plain message needs no other check."""
 _UNREAD = ("tool_calls", "function_call", "reasoning_content", "thinking", "reasoning")
 """Keys of messages that chat templates write, and NeMo-RL does not read."""
 
@@ -218,13 +210,9 @@ def conversation_of(document: Document | None) -> list[dict[str, str]]:
             f"ends with a message of role {last!r}, and NeMo-RL needs the assistant's there; add that, or leave the "
             "record out"
         )
-    role_before = None
+    roles = [None, *(message["role"] for message in messages)]
     for number, message in enumerate(messages):
-        role = message["role"]
-        is_plain = len(message) == 2 and message.get("content") and type(message["content"]) is str
-        if not (is_plain and role in _MAY_FOLLOW.get(role_before, ())):
-            _check_message(message, role_before, f"messages[{number}]")
-        role_before = role
+        _check_message(message, roles[number], f"messages[{number}]")
     if document.weights or document.num_prompt:
         _check_loss(document)
     return [{"role": message["role"], "content": message["content"]} for message in messages]

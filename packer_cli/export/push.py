@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from packer_cli.export.formats import load_format
 from packer_cli.export.listing import NAME, ExportListing
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
-from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
@@ -187,45 +187,6 @@ def _hub_errors(name: str) -> Iterator[None]:
         ) from None
 
 
-TRAIN = """\
-```python
-from packer_cli.loader.adapters.transformers import packed
-
-trainer = packed(Trainer)(model, args, train_dataset="hf://datasets/{name}")
-```
-
-For other trainers, `packer_cli.loader.PackedDataset("hf://datasets/{name}", rank, {gpus})` reads it on {gpus_text}.
-Name a revision, `hf://datasets/{name}@REVISION`, so that a run does not read a set that was pushed later."""
-
-TRAIN_ON_TREES = """\
-Its rows hold preference pairs or samples that share prefixes.
-`packer_cli.loader.PackedDataset("hf://datasets/{name}", rank, {gpus}, format="tree")` reads it on {gpus_text}. Name a
-revision, `hf://datasets/{name}@REVISION`, so that a run does not read a set that was pushed later."""
-
-LOAD = """\
-```python
-from datasets import load_dataset
-
-dataset = load_dataset("{name}", split="train")
-```
-
-The rows are packs in the format of `{format}`, {order}. {rule}"""
-
-DOWNLOAD = """\
-```bash
-hf download {name} --repo-type dataset --local-dir DIR
-```
-
-DIR then holds packs in the format of `{format}`, {order}."""
-
-START = "{download} Train with:\n\n```bash\n{usage}\n```"
-
-ORDERS = {
-    "use": ("in the order in which the plan uses them", "Do not shuffle them, and do not pack them again."),
-    "packs": ("in the order of the shards", "Do not pack them again."),
-}
-
-
 def card_of(manifest: Manifest, listing: ExportListing | None, name: str, license: str | None) -> str:
     """Write `README.md` of a packed set, or of an export of one: YAML for the Hub, and Markdown.
 
@@ -234,73 +195,29 @@ def card_of(manifest: Manifest, listing: ExportListing | None, name: str, licens
         name: of the data set on the Hub.
         license: None where the user named none.
     """
-    what, groups, data_files = f"Packed by hbpack {manifest.hbpack_version}", manifest.groups, None
-    if listing is None:
-        train = TRAIN_ON_TREES if manifest.has_trees else TRAIN
-        how = train.format(name=name, gpus=manifest.num_gpus, gpus_text=counted(manifest.num_gpus, "GPU"))
-        counts = [
-            sum(each) for each in zip(*((g.num_samples, g.num_tokens, g.num_packs) for g in groups), strict=True)
-        ]
-    else:
-        what += f", and exported to `{listing['format']}`"
-        groups = tuple(group for group in groups if group.name in listing["groups"])
-        data_files, how = _loading(listing, name)
-        counts = [listing["num_samples"], listing["num_tokens"], listing["num_rows"]]
-    facts = [(kind, f"{count:,}") for kind, count in zip(("samples", "tokens", "packs"), counts, strict=True)]
-    facts += _facts(manifest, groups)
-    if listing is not None and listing.get("loss_weights") is False:
-        facts.append(("loss weights", "left out: every loss token counts 1"))
-    lines = ["---", *_metadata(license, data_files), "---", "", f"# {name}", "", f"{what}.", "", *how.split("\n"), ""]
-    lines += [*_table(("", ""), facts), "", "## Sources", ""]
-    lines += _table(("source", "weight"), [(source.name, f"{source.weight:g}") for source in manifest.sources])
-    if license is None:
-        lines += ["", "No licence was named: those of the sources hold."]
-    return "\n".join(lines) + "\n"
+    from jinja2 import Environment, StrictUndefined
 
-
-def _loading(listing: ExportListing, name: str) -> tuple[str | None, str]:
-    """Return the files of an export that `load_dataset` takes, None if none; and how to load it, in Markdown."""
-    format = load_format(listing["format"])
-    order, rule = ORDERS[listing["order"]]
-    places = {"name": name, "format": listing["format"], "order": order, "rule": rule}
-    if format.hub_files:
-        return format.hub_files, LOAD.format(**places)
-    how, usage = DOWNLOAD.format(**places), format.usage_of("DIR", listing)
-    return None, START.format(download=how, usage=usage) if usage else how
-
-
-def _metadata(license: str | None, data_files: str | None) -> Iterator[str]:
-    if license is not None:
-        yield f'license: "{license}"'
-    yield "tags: [hbpack]"
-    if data_files is None:
-        yield "viewer: false"
-    else:
-        yield from ("configs:", "- config_name: default", f'  data_files: "{data_files}"')
-
-
-def _table(header: tuple[str, str], rows: Iterable[tuple[str, str]]) -> list[str]:
-    cells = [tuple(cell.replace("\\", "\\\\").replace("|", "\\|") for cell in row) for row in rows]
-    return [f"| {header[0]} | {header[1]} |", "|---|---|", *(f"| {first} | {second} |" for first, second in cells)]
-
-
-def _facts(manifest: Manifest, groups: Sequence[GroupInfo]) -> Iterator[tuple[str, str]]:
-    plan, overall = manifest.planned, manifest.metrics.overall
-    yield "groups, CAPACITY:SP_DEGREE", ", ".join(f"{format_tokens(g.capacity)}:{g.sp_size}" for g in groups)
-    yield "planned for", counted(manifest.num_gpus, "GPU")
-    yield "recipe", f"strategy {plan.strategy}, packing {plan.packing}, overflow {plan.overflow}"
-    if plan.global_tokens:
-        yield "tokens of an optimizer step", f"{plan.global_tokens:,}"
-    yield "loss on", manifest.config.tokens.loss_on
-    yield "seed", str(manifest.seed)
-    whole = "" if len(groups) == len(manifest.groups) else " of the whole set"
-    yield f"padding ratio (PR){whole}", f"{overall.pr:.4f}"
-    yield f"attention balance ratio (ABR){whole}", f"{overall.abr:.4f}"
-    tokenizer = manifest.tokenizer
-    yield "tokenizer", f"{_without_folders(tokenizer.name or '-')}, fingerprint `{tokenizer.fingerprint}`"
-    if tokenizer.chat_template_fingerprint:
-        yield "chat template", f"fingerprint `{tokenizer.chat_template_fingerprint}`"
-    yield "fingerprint of the set", f"`{manifest.fingerprint}`"
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters |= {
+        "counted": counted,
+        "number": "{:,}".format,
+        "spelled": lambda group: f"{format_tokens(group.capacity)}:{group.sp_size}",
+        "without_folders": _without_folders,
+        "cell": lambda text: text.replace("\\", "\\\\").replace("|", "\\|"),
+    }
+    format = load_format(listing["format"]) if listing else None
+    template = resources.files(__package__).joinpath("card.md").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        name=name,
+        license=license,
+        manifest=manifest,
+        listing=listing,
+        groups=[group for group in manifest.groups if listing is None or group.name in listing["groups"]],
+        hub_files=format.hub_files if format else None,
+        usage=format.usage_of("DIR", listing) if format and listing else None,
+    )
 
 
 def _without_folders(name: str) -> str:

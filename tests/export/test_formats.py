@@ -251,21 +251,17 @@ def test_mds(exported, in_use):
 
 
 def test_mds_lengths_of_one_two_and_four_bytes():
-    """Excess bytes of a short length are covered by what comes after it."""
     from packer_cli.export import mds
-    from packer_cli.format.arrays import Lists
 
     lengths = np.array([1, 255, 256, 3, 65_535, 65_536, 2])
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    lists = Lists(offsets, np.arange(offsets[-1], dtype=np.int64))
-    sizes = mds._array_sizes(lengths, 8)
-    assert sizes.tolist() == [1 + width + 8 * n for n, width in zip(lengths, [1, 1, 2, 1, 2, 4, 1], strict=True)]
-    ends = np.cumsum(sizes)
-    out = np.zeros(int(ends[-1]), dtype=np.uint8)
-    mds._put_array(out, ends - sizes, lists)
-    for i, (end, size) in enumerate(zip(ends, sizes, strict=True)):
-        found = decode_mds("ndarray:int64", out[end - size : end].tobytes())
-        assert np.array_equal(found, np.arange(offsets[i], offsets[i + 1]))
+    encoded = [mds._encode({"input_ids": np.arange(length, dtype=np.int64)}) for length in lengths]
+    sizes = mds._row_sizes({"input_ids": "ndarray:int64"}, lengths, lengths)
+    widths = [1, 1, 2, 1, 2, 4, 1]
+    assert sizes.tolist() == [4 + 1 + width + 8 * n for n, width in zip(lengths, widths, strict=True)]
+    for row, length, size in zip(encoded, lengths, sizes, strict=True):
+        assert len(row) == size
+        assert int.from_bytes(row[:4], "little") == size - 4
+        assert np.array_equal(decode_mds("ndarray:int64", row[4:]), np.arange(length))
 
 
 def test_mds_is_read_by_its_library(exported, in_use):
