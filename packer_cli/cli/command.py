@@ -260,6 +260,6 @@ def compared() -> Iterable[str]:
 
 def columns() -> Iterable[str]:
     """Columns of `hbpack compare`."""
-    from packer_cli.tables.columns import COLUMNS
+    from packer_cli.tables.compare import COLUMNS
 
     return (column.name for column in COLUMNS)

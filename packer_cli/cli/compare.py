@@ -63,7 +63,7 @@ def command(inputs: tuple[str, ...], columns: str, as_json: bool, **values: Any)
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
-    from packer_cli.tables.columns import parse_columns
+    from packer_cli.tables.compare import parse_columns
 
     chosen = parse_columns(columns)
     from packer_cli.commands.compare import compare

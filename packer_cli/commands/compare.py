@@ -33,7 +33,7 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted
-from packer_cli.tables.columns import parse_sort, sort_rows
+from packer_cli.tables.compare import parse_sort, sort_rows
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import (
@@ -104,7 +104,7 @@ def run_compare(
         algorithms: rows, see `compare.rows`; None for the default table.
         strategies: instead of them, a row for each of these.
         rules: simulate each row with these rules, and add HBP's baseline.
-        sort: the order of the rows, see `tables.columns`.
+        sort: the order of the rows, see `tables.compare`.
     """
     corpus, config = corpus_of(lengths, options), validate(PlanConfig, options)
     workers = validate(WorkersConfig, options).workers or default_workers()

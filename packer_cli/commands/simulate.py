@@ -28,7 +28,6 @@ from packer_cli.errors import ConfigError, InputError, UsageError
 from packer_cli.files import atomic_file
 from packer_cli.plan.core import types
 from packer_cli.remote.names import as_path
-from packer_cli.simulate.epoch import epoch_times
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
 from packer_cli.sizes import counted
@@ -163,8 +162,7 @@ def _refuse_plan_options(options: Mapping[str, Any], what: str) -> None:
 
 
 def _write_trace(path: Path, most_steps: int, plan: types.Plan, simulator: Simulator) -> None:
-    times = epoch_times(plan, simulator.model, **vars(simulator.rules))
-    line = timeline(plan, times, iterations_of_steps(plan, most_steps))
+    line = timeline(simulator.simulate(plan), iterations_of_steps(plan, most_steps))
     parallel = simulator.model.cost.model_parallel
     gpus_per_node = parallel.gpus_per_node if parallel else plan.num_gpus
     facts = orjson.dumps({"version": __version__, "predicted_with": dict(simulator.model.origin)})

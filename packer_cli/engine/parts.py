@@ -14,7 +14,6 @@ vouches for the parts that stay.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -132,8 +131,8 @@ class Parts(Generic[Task]):
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
         """Commit the parts that are given to the block's value, while the block runs.
 
-        A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
-        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded.
+        A thread does so, one part at a time, so that waiting for the disk costs no work. The block ends when all parts
+        are committed, also after an error: what is finished stays for the next run.
 
         Args:
             progress: told the sizes of finished tasks, and of all.
@@ -144,34 +143,27 @@ class Parts(Generic[Task]):
             self.work.mkdir(parents=True, exist_ok=True)
         done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
         progress(done, total)
-        waiting: deque[tuple[Future[None], Written]] = deque()
+        before: Future[None] | None = None
 
         def add(written: Written) -> FinishedPart:
-            nonlocal done
-            while waiting and waiting[0][0].done():
-                try:
-                    waiting.popleft()[0].result()
-                except BaseException:
-                    written.sink.discard()
-                    raise
+            nonlocal before, done
+            try:
+                if before is not None:
+                    before.result()
+            except BaseException:
+                written.sink.discard()
+                raise
             self.begin()
-            waiting.append((thread.submit(self._commit, written), written))
+            before = thread.submit(self._commit, written)
             self.finished[written.name] = written.part
             done += self._sizes[written.name]
             progress(done, total)
             return written.part
 
         with ThreadPoolExecutor(1) as thread:
-            try:
-                yield add
-            except KeyboardInterrupt:
-                thread.shutdown(cancel_futures=True)
-                for future, written in waiting:
-                    if future.cancelled():
-                        written.sink.discard()
-                raise
-        for future, _ in waiting:
-            future.result()
+            yield add
+        if before is not None:
+            before.result()
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()

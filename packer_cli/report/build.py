@@ -26,7 +26,6 @@ from packer_cli.report.charts.lengths import (
 )
 from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
 from packer_cli.report.page import Page, Section, Tile
-from packer_cli.simulate.epoch import epoch_times
 from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
 from packer_cli.simulate.timeline import Timeline, timeline
 from packer_cli.sizes import counted, duration, gpu_time, large, ratio
@@ -270,11 +269,10 @@ def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
 
 def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
     """Take iterations from shortest to longest, in the order of the epoch: their mean is about that of all."""
-    simulator = prediction.simulator
-    times = epoch_times(plan, simulator.model, **vars(simulator.rules))
+    times = prediction.simulator.simulate(plan)
     by_length = np.argsort(times.iteration_seconds, kind="stable")
     middles = (2 * np.arange(num) + 1) * len(by_length) // (2 * num)
-    return timeline(plan, times, np.sort(by_length[middles]))
+    return timeline(times, np.sort(by_length[middles]))
 
 
 def _tokens(plan: Plan, line: Timeline) -> int:

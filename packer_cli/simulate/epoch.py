@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -171,10 +172,16 @@ class Replicas(NamedTuple):
     """float64[r]: from then on until the slowest replica of the iteration is done."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpochTimes:
-    """One epoch, predicted. k slots, i iterations, s steps."""
+PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "sync", "steps")
+"""Parts of a GPU's time: the columns of `Simulation.gpu_seconds`."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """One epoch, predicted, and what its GPUs do. k slots, i iterations, s steps, g groups."""
+
+    plan: Plan
+    schedule: Schedule
     slots: SlotSeconds
     replicas: Replicas
     iteration_seconds: Float64Array
@@ -199,11 +206,69 @@ class EpochTimes:
         """Seconds of the epoch."""
         return float(self.step_seconds.sum())
 
+    @cached_property
+    def gpu_seconds(self) -> Float64Array:
+        """Time of all GPUs together, float64[g, parts], by group and by `PARTS`; the sum is `seconds * num_gpus`.
 
-def epoch_times(
+        The fixed seconds of a step, and the bubbles where all GPUs share a pipeline's, go to the longest group of the
+        step's longest iteration.
+        """
+        plan, schedule, slots = self.plan, self.schedule, self.slots
+        replicas, longest = self.replicas, self.longest
+        gpus = plan.slot_gpus(schedule).astype(np.float64)
+        group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
+        np.maximum.at(group_of, schedule.slot_iteration, slots.group)
+
+        def of_replicas(seconds: Float64Array) -> Float64Array:
+            return index_sums(slots.group[replicas.first], seconds * gpus[replicas.first], len(plan.groups))
+
+        def of_steps(seconds: Float64Array) -> Float64Array:
+            return index_sums(group_of[longest], seconds * plan.num_gpus, len(plan.groups))
+
+        waiting = of_replicas(replicas.waiting)
+        total = waiting.sum()
+        if total > 0:  # Where iterations overlap, GPUs wait less in all of them.
+            waiting *= max(0.0, 1 - float(self.overlap.sum()) * plan.num_gpus / total)
+        of_slots = (index_sums(slots.group, seconds * gpus, len(plan.groups)) for seconds in slots.parts)
+        parts = dict(zip(SLOT_PARTS, of_slots, strict=True)) | {
+            "waiting": waiting,
+            "bubbles": of_steps(self.bubbles) + of_replicas(replicas.bubbles),
+            "sync": of_steps(self.sync),
+            "steps": of_steps(np.full(len(longest), self.step_extra)),
+        }
+        return np.stack([parts[name] for name in PARTS], axis=1)
+
+    @property
+    def group_tokens(self) -> Int64Array:
+        """Real tokens of each group, int64[g], without padding."""
+        return index_sums(self.slots.group, self.slots.tokens, len(self.plan.groups))
+
+    def iterations_of(self, group: int) -> Int64Array:
+        """Return the iterations that hold slots of a group, rising."""
+        return np.unique(self.schedule.slot_iteration[self.slots.group == group])
+
+
+def simulate(
     plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_seconds: float = 0.0, epoch: int = 0
-) -> EpochTimes:
-    """Predict the times of an epoch; arguments, errors and price as of `simulate.epoch.simulate`."""
+) -> Simulation:
+    """Predict an epoch of the plan, the first by default.
+
+    An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
+    then wait for the others. A pipeline runs its micro-batches in their order by 1F1B, see `plan.kernels.pipeline`.
+    Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration,
+    which begins when its own GPUs are done with the one before, whatever others do (`plan.kernels.events`).
+    Where no micro-batch gathers weights (TP, PP, `lockstep` 1), a step ends with gradients and weights.
+
+    Price: O(pieces + slots), times the stages.
+
+    Args:
+        pad_to: what the loader pads rows to.
+        step_seconds: fixed seconds of each optimizer step (the optimizer, checkpoints), which `model` does not
+            predict.
+
+    Raises:
+        ConfigError: the plan has a degree that the model does not know.
+    """
     schedule = plan.epochs[epoch]
     if plan.lockstep == 1:
         model = model.without_gathers()
@@ -244,7 +309,9 @@ def epoch_times(
     of_layouts = np.array([model.sync_seconds(group.layout) for group in plan.groups])
     sync = np.zeros(schedule.num_steps)
     np.maximum.at(sync, schedule.iteration_step[schedule.slot_iteration], of_layouts[schedule.slot_group])
-    return EpochTimes(
+    return Simulation(
+        plan=plan,
+        schedule=schedule,
         slots=slots,
         replicas=Replicas(first, seconds, own, waiting),
         iteration_seconds=iterations,
@@ -274,86 +341,3 @@ def _bubbles(
 def index_sums(index: Int64Array, values: NDArray[Any], length: int) -> NDArray[Any]:
     """Sum ([length]) the values with the same index."""
     return np.bincount(index, values, length).astype(values.dtype)
-
-
-PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "sync", "steps")
-"""Parts of a GPU's time: the columns of `Simulation.gpu_seconds`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Simulation(EpochTimes):
-    """One epoch, predicted, and what its GPUs do. g groups."""
-
-    gpu_seconds: Float64Array
-    """float64[g, parts]: time of all GPUs together, by group and by `PARTS`; the sum is `seconds * num_gpus`."""
-    group_tokens: Int64Array
-    """int64[g]: real tokens, without padding."""
-    group_iterations: Int64Array
-    """int64[g]: iterations that hold slots of the group."""
-    group_iteration_seconds: Float64Array
-    """float64[g]: mean seconds of these iterations; 0 if there are none."""
-
-
-def simulate(plan: Plan, model: GpuModel, *, pad_to: PadTo = "multiple", step_seconds: float = 0.0) -> Simulation:
-    """Predict the first epoch of the plan.
-
-    An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
-    then wait for the others. A pipeline runs its micro-batches in their order by 1F1B, see `plan.kernels.pipeline`.
-    Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration,
-    which begins when its own GPUs are done with the one before, whatever others do (`plan.kernels.events`).
-    Where no micro-batch gathers weights (TP, PP, `lockstep` 1), a step ends with gradients and weights.
-
-    Price: O(pieces + slots), times the stages.
-
-    Args:
-        pad_to: what the loader pads rows to.
-        step_seconds: fixed seconds of each optimizer step (the optimizer, checkpoints), which `model` does not
-            predict.
-
-    Raises:
-        ConfigError: the plan has a degree that the model does not know.
-    """
-    schedule = plan.epochs[0]
-    times = epoch_times(plan, model, pad_to=pad_to, step_seconds=step_seconds)
-    slots = times.slots
-    held, group = np.divmod(np.unique(schedule.slot_iteration * len(plan.groups) + slots.group), len(plan.groups))
-    group_iterations = np.bincount(group, minlength=len(plan.groups))
-    group_seconds = index_sums(group, times.iteration_seconds[held], len(plan.groups))
-    return Simulation(
-        **vars(times),
-        gpu_seconds=_split(plan, schedule, times),
-        group_tokens=index_sums(slots.group, slots.tokens, len(plan.groups)),
-        group_iterations=group_iterations,
-        group_iteration_seconds=group_seconds / np.maximum(1, group_iterations),
-    )
-
-
-def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> Float64Array:
-    """Split GPU-seconds (float64[g, parts]) by group and part.
-
-    The fixed seconds of a step, and the bubbles where all GPUs share a pipeline's, go to the longest group of the
-    step's longest iteration.
-    """
-    slots, replicas, longest = times.slots, times.replicas, times.longest
-    gpus = plan.slot_gpus(schedule).astype(np.float64)
-    group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
-    np.maximum.at(group_of, schedule.slot_iteration, slots.group)
-
-    def of_replicas(seconds: Float64Array) -> Float64Array:
-        return index_sums(slots.group[replicas.first], seconds * gpus[replicas.first], len(plan.groups))
-
-    def of_steps(seconds: Float64Array) -> Float64Array:
-        return index_sums(group_of[longest], seconds * plan.num_gpus, len(plan.groups))
-
-    waiting = of_replicas(replicas.waiting)
-    total = waiting.sum()
-    if total > 0:  # Where iterations overlap, GPUs wait less in all of them.
-        waiting *= max(0.0, 1 - float(times.overlap.sum()) * plan.num_gpus / total)
-    of_slots = (index_sums(slots.group, seconds * gpus, len(plan.groups)) for seconds in slots.parts)
-    parts = dict(zip(SLOT_PARTS, of_slots, strict=True)) | {
-        "waiting": waiting,
-        "bubbles": of_steps(times.bubbles) + of_replicas(replicas.bubbles),
-        "sync": of_steps(times.sync),
-        "steps": of_steps(np.full(len(longest), times.step_extra)),
-    }
-    return np.stack([parts[name] for name in PARTS], axis=1)

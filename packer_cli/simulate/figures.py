@@ -14,7 +14,7 @@ from packer_cli.cost.stages import stage_layers
 from packer_cli.format.records import read_record
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Pieces, Plan
-from packer_cli.simulate.epoch import PARTS, Simulation, epoch_times, simulate
+from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.sizes import format_bytes, format_tokens, large
 
 _HOUR = 3600.0
@@ -121,18 +121,19 @@ class Simulator:
         squares, tokens = cost.quadratic * work, cost.linear * float(length.sum())
         return squares / (squares + tokens) if squares + tokens else 0.0
 
+    def simulate(self, plan: Plan) -> Simulation:
+        """Predict the plan's first epoch; errors and price as of `simulate`."""
+        return simulate(plan, self.model, **vars(self.rules))
+
     def figures(self, plan: Plan) -> EpochFigures:
-        """Return `simulation_figures` of the plan's first epoch.
-
-        Raises:
-            ConfigError: the plan has a degree that the model does not know.
-        """
-        return simulation_figures(simulate(plan, self.model, **vars(self.rules)), plan, self.model)
+        """Return the figures of `simulate`."""
+        return simulation_figures(self.simulate(plan), self.model)
 
 
-def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> EpochFigures:
+def simulation_figures(simulation: Simulation, model: GpuModel) -> EpochFigures:
     """Return the figures of a simulated epoch."""
-    notes = [_group_note(simulation, plan, model, g) for g in range(len(plan.groups))]
+    plan = simulation.plan
+    notes = [_group_note(simulation, model, g) for g in range(len(plan.groups))]
     warnings = [note for note, layers in zip(notes, simulation.layers, strict=True) if note and not layers.fits]
     notes = [note for note in notes if note]
     notes += [_stages_note(model, pp) for pp in sorted({group.pp_size for group in plan.groups} - {1})]
@@ -142,8 +143,8 @@ def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> E
             f"{plan.num_gpus} train: memory, and what depends on it, is for the former"
         )
     return EpochFigures(
-        overall=_overall(simulation, plan.num_gpus),
-        groups=tuple(_group(simulation, plan, g) for g in range(len(plan.groups))),
+        overall=_overall(simulation),
+        groups=tuple(_group(simulation, g) for g in range(len(plan.groups))),
         notes=tuple(notes),
         warnings=tuple(warnings),
     )
@@ -163,7 +164,8 @@ def describe_origin(origin: Mapping[str, Any]) -> str:
     )
 
 
-def _overall(simulation: Simulation, num_gpus: int) -> OverallFigures:
+def _overall(simulation: Simulation) -> OverallFigures:
+    num_gpus = simulation.plan.num_gpus
     num_iterations, num_steps = len(simulation.iteration_seconds), len(simulation.step_seconds)
     figures = _time_figures(
         simulation.gpu_seconds.sum(axis=0),
@@ -180,15 +182,12 @@ def _overall(simulation: Simulation, num_gpus: int) -> OverallFigures:
     )
 
 
-def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
+def _group(simulation: Simulation, g: int) -> GroupFigures:
+    plan = simulation.plan
     group, tokens = plan.groups[g], int(simulation.group_tokens[g])
-    figures = _time_figures(
-        simulation.gpu_seconds[g],
-        plan.num_gpus,
-        tokens,
-        int(simulation.group_iterations[g]),
-        float(simulation.group_iteration_seconds[g]),
-    )
+    seconds = simulation.iteration_seconds[simulation.iterations_of(g)]
+    mean = float(seconds.sum()) / max(1, len(seconds))
+    figures = _time_figures(simulation.gpu_seconds[g], plan.num_gpus, tokens, len(seconds), mean)
     return GroupFigures(
         **vars(figures),
         name=group_name(group),
@@ -218,9 +217,9 @@ def _time_figures(
     )
 
 
-def _group_note(simulation: Simulation, plan: Plan, model: GpuModel, g: int) -> str:
+def _group_note(simulation: Simulation, model: GpuModel, g: int) -> str:
     """Write a note on a group, for people; empty if there is nothing to say."""
-    group, layers, num_layers = plan.groups[g], simulation.layers[g], model.memory.num_layers
+    group, layers, num_layers = simulation.plan.groups[g], simulation.layers[g], model.memory.num_layers
     note = ""
     if not layers.fits:
         note = (
@@ -268,7 +267,7 @@ def with_step_seconds(plan: Plan, gpu_model: Mapping[str, Any]) -> Plan:
     model = read_record(GpuModel, {**gpu_model, "origin": {}})
     model = replace(model, num_gpus=plan.num_gpus, memory=replace(model.memory, num_gpus=plan.num_gpus))
     epochs = (
-        replace(schedule, step_seconds=epoch_times(plan, model, epoch=epoch).step_seconds.astype(np.float32))
+        replace(schedule, step_seconds=simulate(plan, model, epoch=epoch).step_seconds.astype(np.float32))
         for epoch, schedule in enumerate(plan.epochs)
     )
     return replace(plan, epochs=tuple(epochs))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.types import FILLER, Float64Array, Int8Array, Int64Array, Plan
-from packer_cli.simulate.epoch import PARTS, SLOT_PARTS, EpochTimes
+from packer_cli.simulate.epoch import PARTS, SLOT_PARTS, Simulation
 from packer_cli.simulate.figures import group_name
 
 _LEAST = 1e-9
@@ -55,20 +55,19 @@ class Timeline:
     """int64[e]: number in the schedule; -1 for what is part of no micro-batch."""
 
 
-def timeline(plan: Plan, times: EpochTimes, iterations: Int64Array) -> Timeline:
+def timeline(times: Simulation, iterations: Int64Array) -> Timeline:
     """Lay iterations end to end, each with its replicas side by side. Price: O(slots).
 
-    Those of a step that overlap, see `EpochTimes.overlap`, are drawn one after another.
+    Those of a step that overlap, see `Simulation.overlap`, are drawn one after another.
 
     The parts of a micro-batch alternate in every layer; here each is drawn once, in the order of `SLOT_PARTS`. The
     events of a GPU neither overlap nor leave gaps: they add up to the iterations, and to what steps add after
     their last iterations.
 
     Args:
-        times: of the plan's first epoch.
         iterations: int64[n], rising.
     """
-    schedule = plan.epochs[0]
+    plan, schedule = times.plan, times.schedule
     step = schedule.iteration_step[iterations]
     is_last = np.diff(schedule.iteration_step, append=schedule.num_steps)[iterations] > 0
     bubbles = np.where(is_last, times.bubbles[step], 0.0)

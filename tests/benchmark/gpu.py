@@ -40,7 +40,7 @@ from packer_cli.measure.kernels import RowAttention, choose_kernel
 from packer_cli.measure.run import measure_profile
 from packer_cli.measure.subject import Subject
 from packer_cli.plan.core.types import FILLER, Plan
-from packer_cli.simulate.epoch import epoch_times
+from packer_cli.simulate.epoch import simulate
 from tests.benchmark.report import table
 from tests.cli_runner import run
 
@@ -269,7 +269,7 @@ def run_cluster(bench: Bench) -> str:
 
 def _ranks(bench: Bench, model: GpuModel, strategy: str, plan: Plan, iteration: int) -> Iterator[RankTrial]:
     """Run the packs of an iteration, rank by rank."""
-    schedule, times = plan.epochs[0], epoch_times(plan, model, pad_to="multiple", step_seconds=0.0)
+    schedule, times = plan.epochs[0], simulate(plan, model, pad_to="multiple", step_seconds=0.0)
     for slot in np.flatnonzero(schedule.slot_iteration == iteration).tolist():
         pack = int(schedule.slot_pack[slot])
         if pack == FILLER:

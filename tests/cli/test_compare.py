@@ -18,7 +18,7 @@ from packer_cli.compare import side_by_side
 from packer_cli.compare.row_figures import row_figures
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.registry import STRATEGIES
-from packer_cli.tables.columns import COLUMNS
+from packer_cli.tables.compare import COLUMNS
 from tests.cli.conftest import GROUPS
 
 COST = {"seconds", "peak_bytes"}

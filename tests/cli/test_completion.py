@@ -14,7 +14,7 @@ from packer_cli.cost.analytic import PRESETS
 from packer_cli.export.formats import FORMATS
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.registry import PACKED
-from packer_cli.tables.columns import COLUMNS
+from packer_cli.tables.compare import COLUMNS
 from tests.cli_runner import HBPACK
 
 

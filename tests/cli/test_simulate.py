@@ -11,7 +11,7 @@ from packer_cli.config.gpu_model import read_shape
 from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.shards.plan_file import read_plan
 from packer_cli.simulate.epoch import PARTS, simulate
-from packer_cli.tables.columns import COLUMNS
+from packer_cli.tables.compare import COLUMNS
 from tests.cli.conftest import GROUPS
 from tests.mixed_lengths import save_lengths
 

@@ -21,7 +21,7 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.flexsp.strategy import MixedDegrees
 from packer_cli.plan.strategies.protocol import Prediction, Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES
-from packer_cli.tables.columns import COLUMNS, parse_sort, sort_rows
+from packer_cli.tables.compare import COLUMNS, parse_sort, sort_rows
 from packer_cli.tables.table import Table
 
 

@@ -24,7 +24,7 @@ from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, 
 from packer_cli.report.charts.frontier import Choice, chart_of_frontier
 from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, group_of_pieces, histogram
 from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
-from packer_cli.simulate.epoch import PARTS, epoch_times
+from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.timeline import timeline
 from packer_cli.sizes import format_tokens
@@ -204,8 +204,8 @@ def test_charts_of_time_show_the_simulation(plan):
         end = max(bar["to"] for bar in bars if bar["name"] == name)
         unit = {"hours": 3600, "minutes": 60, "seconds": 1}[chart.header[1].split()[0]]
         assert end * unit == pytest.approx(epoch.seconds, rel=2e-3)
-    times = epoch_times(plan, model(), pad_to="multiple", step_seconds=0.5)
-    line = timeline(plan, times, evenly(plan.epochs[0].num_iterations, 4))
+    times = simulate(plan, model(), pad_to="multiple", step_seconds=0.5)
+    line = timeline(times, evenly(plan.epochs[0].num_iterations, 4))
     chart = chart_of_timeline(line, 4, total_seconds(line), "timeline", "Timeline", "Text.")
     check(chart)
     bars, _ = layers(chart)
@@ -219,8 +219,8 @@ def test_charts_of_time_show_the_simulation(plan):
 
 def test_of_many_gpus_the_first_are_drawn():
     plan, _ = planned([*range(1, 65)] * 20, groups="64:1", gpus=128)
-    times = epoch_times(plan, model(), pad_to="multiple", step_seconds=0.0)
-    line = timeline(plan, times, np.array([0]))
+    times = simulate(plan, model(), pad_to="multiple", step_seconds=0.0)
+    line = timeline(times, np.array([0]))
     chart = chart_of_timeline(line, 128, total_seconds(line), "timeline", "Timeline", "Text.")
     assert chart.text == "Text. The first 64 of 128 GPUs."
     assert max(bar["end"] for bar in layers(chart)[0]) == 64

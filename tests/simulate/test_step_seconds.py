@@ -17,7 +17,7 @@ from packer_cli.config.gpu_model import load_gpu_model, model_values
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.steps import packed_steps
 from packer_cli.shards.plan_file import read_plan, read_plan_header
-from packer_cli.simulate.epoch import epoch_times
+from packer_cli.simulate.epoch import simulate
 from packer_cli.simulate.figures import with_step_seconds
 from tests.cli_runner import run
 from tests.measure.tiny import profile_of
@@ -57,7 +57,7 @@ def seconds_of(packed, rank, num_gpus, epoch=0):
 def wanted_of(packed, repo, num_gpus, epoch=0, first_epoch=0):
     config = GpuConfig(model=str(repo / "examples/sample/model"), gpu="h100")
     model = load_gpu_model(config, num_gpus, "a test")
-    return epoch_times(plan_in_force(packed), model, epoch=epoch).step_seconds
+    return simulate(plan_in_force(packed), model, epoch=epoch).step_seconds
 
 
 def test_every_rank_knows_what_simulate_says(predicted, repo):
@@ -131,7 +131,7 @@ def test_the_model_in_a_plan_predicts_as_the_one_that_was_given(repo, gpu):
     model = load_gpu_model(GpuConfig(model=str(repo / "examples/sample/model"), gpu=gpu), 8, "a test")
     values = json.loads(json.dumps(model_values(model)))
     plan = hbpack.plan([100, 900, 2000] * 50, groups="1k:1,2k:2", gpus=8).arrays
-    wanted = epoch_times(plan, model).step_seconds
+    wanted = simulate(plan, model).step_seconds
     assert with_step_seconds(plan, values).epochs[0].step_seconds == pytest.approx(wanted, rel=1e-6)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.strategies.assemble import run_freely
-from packer_cli.simulate.epoch import PARTS, epoch_times, simulate
+from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.timeline import SCHEDULE, iterations_of_steps, timeline, trace_events
 from tests.simulate.test_simulate import model, plans, with_layout
 
@@ -28,8 +28,8 @@ def trained(draw):
 
 
 def line_of(plan, iterations=None):
-    times = epoch_times(plan, model(), **settings)
-    return timeline(plan, times, np.arange(plan.epochs[0].num_iterations) if iterations is None else iterations)
+    times = simulate(plan, model(), **settings)
+    return timeline(times, np.arange(plan.epochs[0].num_iterations) if iterations is None else iterations)
 
 
 @given(plan=trained())
