@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from packer_cli.format.records import Hidden, in_json
-from packer_cli.report.charts.base import LOOK, Chart
+from packer_cli.report.charts.base import Chart, look
 from packer_cli.tables.table import Table
 from packer_cli.version import __version__
 
@@ -85,7 +85,7 @@ def render(page: Page) -> bytes:
         style=template.joinpath("page.css").read_text(encoding="utf-8"),
         scripts=scripts,
         policy=_policy(scripts),
-        specs=_as_script({"look": LOOK, "charts": {chart.name: chart.spec for chart in charts}}),
+        specs=_as_script({"look": look(), "charts": {chart.name: chart.spec for chart in charts}}),
         figures=_as_script(page.values),
     )
     return html.encode()

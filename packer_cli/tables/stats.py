@@ -18,7 +18,7 @@ from packer_cli.plan.core.segments import BLOCK
 from packer_cli.plan.figures import LengthStats, Masks, Stats
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.sizes import counted, large, ratio
-from packer_cli.tables.table import Table, cell, table_of_values
+from packer_cli.tables.table import Table, cell, table_of, table_of_values
 
 
 def stats_tables(stats: Stats) -> list[Table]:
@@ -234,23 +234,16 @@ def masks_table(metrics: PlanMetrics, masks: Masks) -> Table:
     """Tabulate what the masks leave out of attention, a row for each group with packs, and one for all."""
     known = {group.name for group in metrics.groups if group.num_packs}
     named = [(group.name, group) for group in masks.groups if group.name in known] + [("all", masks.overall)]
-    return Table(
-        title="Document masks" if masks.mask == "document" else "Causal masks over whole rows",
-        header=("", "scores left out", f"blocks of {BLOCK} left out", "packs for FlexAttention", "dense work"),
-        rows=tuple(
-            (
-                name,
-                ratio(figures.token_sparsity),
-                ratio(figures.block_sparsity),
-                ratio(figures.flex_share),
-                f"{figures.dense_work:,.1f}",
-            )
-            for name, figures in named
-        ),
-        notes=(
-            (
-                "packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA "
-                "with a dense mask computes for each one that counts"
-            ),
-        ),
+    return table_of(
+        "Document masks" if masks.mask == "document" else "Causal masks over whole rows",
+        named,
+        {
+            "": lambda each: each[0],
+            "scores left out": lambda each: ratio(each[1].token_sparsity),
+            f"blocks of {BLOCK} left out": lambda each: ratio(each[1].block_sparsity),
+            "packs for FlexAttention": lambda each: ratio(each[1].flex_share),
+            "dense work": lambda each: f"{each[1].dense_work:,.1f}",
+        },
+        "packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA "
+        "with a dense mask computes for each one that counts",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from packer_cli.format.records import json_values
 
 N = TypeVar("N", int, float)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,19 @@ class Table:
 def cell(value: N | None, show: Callable[[N], str], missing: str = "") -> str:
     """Show a figure as text."""
     return missing if value is None else show(value)
+
+
+def table_of(title: str, items: Iterable[Item], columns: Mapping[str, Callable[[Item], object]], *notes: str) -> Table:
+    """Tabulate items, a row each.
+
+    Args:
+        columns: header -> what the column shows of an item.
+
+    >>> table_of("Packs", [("16k:1", 240)], {"": lambda each: each[0], "packs": lambda each: each[1]}).rows
+    (('16k:1', '240'),)
+    """
+    rows = tuple(tuple(str(show(each)) for show in columns.values()) for each in items)
+    return Table(title=title, header=tuple(columns), rows=rows, notes=notes)
 
 
 def table_of_values(

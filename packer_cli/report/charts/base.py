@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -48,9 +49,9 @@ class Chart:
             "subtitleColor": MUTED,
             "offset": 12,
         }
-        look = {**LOOK, "background": "var(--panel)"}
+        config = {**look(), "background": "var(--panel)"}
         schema = "https://vega.github.io/schema/vega-lite/v5.json"
-        spec = {"$schema": schema, **self.spec, "width": _NOTEBOOK_WIDTH, "title": title, "config": look}
+        spec = {"$schema": schema, **self.spec, "width": _NOTEBOOK_WIDTH, "title": title, "config": config}
         del spec["autosize"]  # It is for a place on the page, and cuts off a title above a legend of two lines.
         return dict(without_variables(spec))
 
@@ -70,38 +71,12 @@ INK, MUTED = "var(--ink)", "var(--muted)"
 _LETTER, _SYMBOL = 7, 45
 """Pixels of a letter of a legend, and of a symbol with the space around it."""
 
-FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", Arial, sans-serif'
-"""Font of the page; by its name, Vega knows how wide a text is."""
 
-LOOK: Spec = {
-    "background": "transparent",
-    "font": FONT,
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": MUTED,
-        "titleColor": MUTED,
-        "domainColor": "var(--line)",
-        "tickColor": "var(--line)",
-        "gridColor": "var(--line)",
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-    },
-    "legend": {
-        "orient": "top",
-        "labelColor": INK,
-        "titleColor": MUTED,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "symbolType": "square",
-        "columnPadding": 14,
-    },
-    "text": {"fontSize": 12, "fill": INK},
-    "rule": {"stroke": MUTED},
-}
-"""The configuration of every chart."""
+@cache
+def look() -> Spec:
+    """Return the configuration of every chart. By the name of the page's font, Vega knows how wide a text is."""
+    return dict(json.loads(_template("look.json")))
+
 
 _TOKENS = "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~r') + 'M' : datum.value >= 1024 ? "
 _TOKENS += "format(datum.value / 1024, '.3~r') + 'k' : format(datum.value, 'd')"
@@ -188,8 +163,11 @@ def legend_of(parts: Iterable[str]) -> tuple[list[str], list[str]]:
 @cache
 def light_colors() -> dict[str, str]:
     """Read the colors of the light page by the names of their CSS variables, such as `ink`."""
-    style = files("packer_cli.report").joinpath("template", "page.css").read_text(encoding="utf-8")
-    return dict(re.findall(r"--([\w-]+): (#\w+);", style.partition("@media")[0]))
+    return dict(re.findall(r"--([\w-]+): (#\w+);", _template("page.css").partition("@media")[0]))
+
+
+def _template(name: str) -> str:
+    return files("packer_cli.report").joinpath("template", name).read_text(encoding="utf-8")
 
 
 def without_variables(value: Any) -> Any:
