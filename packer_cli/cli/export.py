@@ -12,7 +12,7 @@ from packer_cli.config import validate
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import ArrayIds
 from packer_cli.errors import ConfigError
-from packer_cli.export.formats import FORMATS, format_names, load_format
+from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.sizes import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @option(
     "--to",
     "format_name",
-    type=Text(format_names),
+    type=Text(FORMATS.names),
     metavar="FORMAT",
     help=f"Format to write: {', '.join(FORMATS)}.",
 )
@@ -108,7 +108,7 @@ def _say_exported(output: str, format_name: str, pushed_to: str | None, listing:
     num_bytes = sum(file["num_bytes"] for file in listing["files"])
     what = f"{counted(listing['num_rows'], 'pack')} in the format of {format_name}, {format_bytes(num_bytes)}"
     format = load_format(format_name)
-    where = f"docs/export.md, {format_name}" if format_name in FORMATS else "its package says how"
+    where = f"docs/export.md, {format_name}" if FORMATS.package(format_name) is None else "its package says how"
     steps = [f"{format.usage_of(output, listing) or 'load it in your trainer'} ({where})"]
     if pushed_to and format.hub_files:
         steps.insert(0, f'load_dataset("{pushed_to}")')

@@ -239,12 +239,12 @@ def _plugins() -> Iterator[Check]:
     from packer_cli.config import PlanConfig
     from packer_cli.config.defaults import require_declared
     from packer_cli.corpus.records.shapes import SHAPES
-    from packer_cli.export.formats import OTHERS
+    from packer_cli.export.formats import FORMATS
     from packer_cli.plan.packing import REGISTRY
     from packer_cli.plan.strategies.registry import STRATEGIES
 
     registries: Mapping[str, Registry[Any]] = {
-        "packing": REGISTRY, "strategy": STRATEGIES, "export": OTHERS, "schema": SHAPES
+        "packing": REGISTRY, "strategy": STRATEGIES, "export": FORMATS, "schema": SHAPES
     }  # fmt: skip
     for kind, registry in registries.items():
         for name in registry.names()[len(registry) :]:

@@ -9,9 +9,11 @@
                         |
                     stage.py     parts on threads, kept if whole when a killed run goes on
                         |
-                    formats.py   the registry; one format a file: megatron, nemo, automodel, trl, llamafactory, ...
+                    formats.py   the registry; one format a file: megatron, nemo, xtuner, parquet, ...
+                        |
+                    saved.py     formats that load_from_disk opens: automodel, trl, llamafactory, ms-swift
                         |
                     records.py   records of the inputs, for a format of text, on disk while parts take them
                         |
-                    columns.py   labels, positions and full rows; saved.py: what load_from_disk opens
+                    columns.py   labels, positions and full rows
 """

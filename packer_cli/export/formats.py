@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.errors import ConfigError
-from packer_cli.plugins import Registry, unknown
+from packer_cli.plugins import Registry
 
 if TYPE_CHECKING:
     from packer_cli.export.job import Format
 
-FORMATS = {
-    "megatron": "Megatron-Core's IndexedDataset: tokens.bin/.idx, and loss_mask.bin/.idx of the same shape.",
-    "nemo": "Packed Parquet of NeMo and Megatron-Bridge: input_ids, loss_mask, seq_start_id.",
-    "nemo-rl": "JSON lines of NeMo-RL's packed SFT: the messages of each pack, read again from the inputs.",
-    "automodel": "A Hugging Face data set as NeMo Automodel packs it: full rows, seq_lens, seq_lens_padded.",
-    "trl": "A Hugging Face data set as TRL packs it: input_ids, labels, seq_lengths.",
-    "llamafactory": "A Hugging Face data set for LLaMA-Factory's tokenized_path: full rows, attention_mask of 1..n.",
-    "ms-swift": "A Hugging Face data set for ms-swift's cached_dataset: its sequential packing gives the packs back.",
-    "xtuner": "XTuner's preset packs and sampler order, with the samples as JSON lines.",
-    "parquet": "Plain Parquet: the columns of the shards, but with int32 ids and a loss mask.",
-    "mds": "MosaicML Streaming's MDS shards.",
+OWN = {
+    "megatron": "megatron:Exporter",  # Megatron-Core's IndexedDataset, of the tokens and of the loss mask.
+    "nemo": "nemo:Exporter",  # Packed Parquet of NeMo and Megatron-Bridge.
+    "nemo-rl": "nemo_rl:Exporter",  # JSON lines of NeMo-RL's packed SFT: messages, read again from the inputs.
+    "automodel": "saved:Automodel",
+    "trl": "saved:Trl",
+    "llamafactory": "saved:LlamaFactory",
+    "ms-swift": "saved:MsSwift",
+    "xtuner": "xtuner:Exporter",  # XTuner's preset packs and sampler order, with the samples as JSON lines.
+    "parquet": "parquet:Exporter",  # The columns of the shards, but with int32 ids and a loss mask.
+    "mds": "mds:Exporter",  # MosaicML Streaming's shards.
 }
-"""Name -> summary; `packer_cli.export.<name>`, with `_` for `-`, holds the class `Exporter`."""
+"""Name -> module of `packer_cli.export`, and class."""
+
+
+class _Own(Mapping[str, "Format"]):
+    """Formats of hbpack's own, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Format:
+        module, _, kind = OWN[name].partition(":")
+        format: Format = getattr(importlib.import_module(f"packer_cli.export.{module}"), kind)()
+        return format
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(OWN)
+
+    def __len__(self) -> int:
+        return len(OWN)
 
 
 def _take_export(name: str, thing: Any) -> Format:
@@ -35,8 +51,8 @@ def _take_export(name: str, thing: Any) -> Format:
     return format
 
 
-OTHERS: Registry[Format] = Registry("exports", "format", {}, _take_export)
-"""Formats of other packages."""
+FORMATS: Registry[Format] = Registry("exports", "format", _Own(), _take_export)
+"""All formats, those of other packages included."""
 
 
 def load_format(name: str) -> Format:
@@ -45,14 +61,6 @@ def load_format(name: str) -> Format:
     Raises:
         ConfigError: there is none.
     """
-    if name in FORMATS:
-        format: Format = importlib.import_module(f"packer_cli.export.{name.replace('-', '_')}").Exporter()
-        return format
-    if name not in OTHERS:
-        raise ConfigError(f"--to: {unknown('format', name, format_names())}")
-    return OTHERS[name]
-
-
-def format_names() -> list[str]:
-    """Return all names, those of other packages included."""
-    return [*FORMATS, *(name for name in OTHERS.names() if name not in FORMATS)]
+    if name not in FORMATS:
+        raise ConfigError(f"--to: {FORMATS.unknown(name)}")
+    return FORMATS[name]

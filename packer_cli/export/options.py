@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
-from packer_cli.export.formats import FORMATS, OTHERS, load_format
+from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.export.job import ExportRequest
 from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
 from packer_cli.files import fingerprint
@@ -74,8 +74,8 @@ def describe_export(options: ExportConfig, source: Path, folder: Path) -> Export
                 f"{', '.join(others)} or {last}, or add --no-loss-weights, with which all loss tokens count 1"
             )
     header |= format.describe(source, manifest, groups)
-    if options.format not in FORMATS:
-        header["package"] = OTHERS.package(options.format)
+    if (package := FORMATS.package(options.format)) is not None:
+        header["package"] = package
     header["fingerprint"] = fingerprint(header)
     return ExportRequest(source=source, manifest=manifest, folder=folder, header=cast("ExportHeader", header))
 

@@ -26,9 +26,10 @@ from tests.reference import tree
 NAME = ".hbpack-export.json"
 
 KILLED = """
-import importlib, os, signal, sys, time
+import os, signal, sys, time
+from packer_cli.export.formats import load_format
 name, last, *arguments = sys.argv[1:]
-format = importlib.import_module("packer_cli.export." + name.replace("-", "_")).Exporter
+format = type(load_format(name))
 write = format.write_part
 def killing(self, job, part, sink):
     done = write(self, job, part, sink)

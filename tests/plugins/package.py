@@ -94,10 +94,10 @@ def install(folder: Path, version: str = "1.0", name: str = "my-hbpack", points:
 def forget() -> None:
     """As in a new process."""
     from packer_cli.corpus.records.shapes import SHAPES
-    from packer_cli.export.formats import OTHERS
+    from packer_cli.export.formats import FORMATS as EXPORTS
     from packer_cli.loader.formats import FORMATS
     from packer_cli.plan.packing import REGISTRY
     from packer_cli.plan.strategies.registry import STRATEGIES
 
-    for registry in (SHAPES, OTHERS, FORMATS, REGISTRY, STRATEGIES):
+    for registry in (SHAPES, EXPORTS, FORMATS, REGISTRY, STRATEGIES):
         registry._others.clear()
