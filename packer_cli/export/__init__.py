@@ -2,7 +2,8 @@
 
 ::
 
-    hbpack.json --> packed.py    the packs of a set: their sizes, and gathering any of them in any order
+    hbpack.json --> packed.py    the packs of a set: their sizes, gathering any of them in any order, and computing
+                                 labels, positions and full rows of them
     ranks/...   --> options.py   what is asked for, and in which order the packs are used
                         |
                     job.py       what a format is told: rows, their order, their cuts into parts
@@ -14,6 +15,4 @@
                     saved.py     formats that load_from_disk opens: automodel, trl, llamafactory, ms-swift
                         |
                     records.py   records of the inputs, for a format of text, on disk while parts take them
-                        |
-                    columns.py   labels, positions and full rows
 """

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.columns import align_lengths
 from packer_cli.export.listing import ExportHeader, ExportListing
-from packer_cli.export.packed import PackedSet
+from packer_cli.export.packed import PackedSet, align_lengths
 from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.columns import pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
+from packer_cli.export.packed import pad_samples
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest

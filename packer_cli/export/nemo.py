@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.columns import align_lengths, pad_samples, shifted
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts, aligns_of
+from packer_cli.export.packed import align_lengths, pad_samples, shifted
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.schema import list_of
 

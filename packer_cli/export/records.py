@@ -25,7 +25,7 @@ from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document
 from packer_cli.errors import FormatError, InputError
-from packer_cli.export.columns import all_text
+from packer_cli.export.packed import all_text
 from packer_cli.files import HashingFile, commit_file, temporary_file
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PLAN_NAME

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.columns import NO_LOSS, labels_of, pad_samples, padded, positions_of, sample_numbers, shifted
 from packer_cli.export.job import Format, Job, Part, PartFacts
+from packer_cli.export.packed import NO_LOSS, labels_of, pad_samples, padded, positions_of, sample_numbers, shifted
 from packer_cli.files import fingerprint
 from packer_cli.format.arrays import Lists, to_arrow
 

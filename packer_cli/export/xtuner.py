@@ -20,9 +20,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.columns import NO_LOSS, all_text, labels_of
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
-from packer_cli.export.packed import PackedSet
+from packer_cli.export.packed import NO_LOSS, PackedSet, all_text, labels_of
 from packer_cli.format.arrays import Lists, to_arrow, to_lists
 
 _PAD_FILE = "pad.jsonl"
