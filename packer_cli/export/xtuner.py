@@ -76,20 +76,13 @@ def _slices(path: int, line: int, lengths: Lists, num_pads: NDArray[np.int32], p
         lengths: tokens of each sample of the packs.
         num_pads: int32[k]: pads that each pack needs.
     """
-    rows = _rows(path, np.arange(line, line + len(lengths.values)), lengths.values)
-    is_short = num_pads > 0
-    pads = _rows(pad_path, np.zeros(is_short.sum(), dtype=np.int64), num_pads[is_short])
-    return np.insert(rows, lengths.offsets[1:][is_short], pads, axis=0)
-
-
-def _rows(path: int, lines: Int64Array, ends: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Make slices (int64[m, 6]): the first `ends` tokens of lines of a file."""
-    rows = np.full((len(lines), 6), -1, dtype="<i8")
-    rows[:, 0] = path
-    rows[:, 1] = lines
-    rows[:, 4] = 0
-    rows[:, 5] = ends
-    return rows
+    slices: list[tuple[int, ...]] = []
+    for own, pads in zip(np.split(lengths.values, lengths.offsets[1:-1]), num_pads.tolist(), strict=True):
+        slices += [(path, line + place, -1, -1, 0, length) for place, length in enumerate(own.tolist())]
+        line += len(own)
+        if pads > 0:
+            slices.append((pad_path, 0, -1, -1, 0, pads))
+    return np.array(slices, dtype="<i8")
 
 
 def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:
