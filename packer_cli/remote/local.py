@@ -88,24 +88,19 @@ def map_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | 
 
 
 _compared: set[str] = set()
-"""Names of the copies that this process has fetched, or compared with their checksum."""
+"""Names of the copies that this process has compared with their checksum."""
 
 
 def _open_copy(path: RemotePath, num_bytes: int | None, xxh3: str | None) -> KeptFile:
     """Open this node's copy.
 
-    A copy that was there is compared with its checksum, once a process, and fetched again if need be.
+    A copy is compared with its checksum, once a process, and fetched again if need be.
     """
     size = path.stat().st_size if num_bytes is None else num_bytes
     # Without a checksum: one of the address and of what the storage says of this version.
     name = cached_name(xxh3 or xxhash.xxh3_128_hexdigest(f"{path} {version_of(path.info())}".encode()), size)
     cache = FileCache(default_cache_dir(), CACHE_BYTES)
-    fetch = filler(path, size, xxh3)
-
-    def fill(descriptor: int) -> None:
-        fetch(descriptor)
-        _compared.add(name)
-
+    fill = filler(path, size, xxh3)
     try:
         copy = cache.open(name, size, fill)
         if xxh3 is not None and name not in _compared and _checksum(copy.path) != xxh3:
