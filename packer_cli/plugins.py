@@ -6,6 +6,7 @@ for, so that a broken one harms no other. In Python, an object may be given inst
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,12 +29,13 @@ OBJECT = "an object of this process"
 class Registry(Mapping[str, T], Generic[T]):
     """All of one kind by name: hbpack's own, which iterating gives, and others' when they are named."""
 
-    def __init__(self, kind: str, what: str, own: Mapping[str, T], take: Callable[[str, Any], T]) -> None:
+    def __init__(self, kind: str, what: str, own: Mapping[str, T | str], take: Callable[[str, Any], T]) -> None:
         """Read nothing yet.
 
         Args:
             kind: other packages name theirs in the entry points `hbpack.KIND`.
             what: one of them in words, for messages.
+            own: hbpack's own by name; or as `MODULE:OBJECT`, which is imported when it is asked for.
             take: what to make of the object that another package has by a name; raises TypeError or ValueError with
                 the reason if it is none.
         """
@@ -41,7 +43,10 @@ class Registry(Mapping[str, T], Generic[T]):
         self._others: dict[str, tuple[T, str]] = {}
 
     def __getitem__(self, name: str) -> T:
-        return self._own[name] if name in self._own else self._other(name)[0]
+        if name not in self._own:
+            return self._other(name)[0]
+        own = self._own[name]
+        return self._take(name, pkgutil.resolve_name(own)) if isinstance(own, str) else own
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._own)

@@ -231,7 +231,7 @@ def users(repo: Path) -> dict[str, ast.Module]:
 
 def called_by_users(repo: Path, modules: dict[str, ast.Module]) -> list[str]:
     """Commands, exports, what the API gives, and what the pages of loops and trainers name."""
-    names = [f"{PACKAGE}.__main__", *(f"{PACKAGE}.export.{each.replace(':', '.')}" for each in EXPORTS.values())]
+    names = [f"{PACKAGE}.__main__", *(each.replace(":", ".") for each in EXPORTS.values())]
     names += [f"{PACKAGE}.cli.{name.replace('-', '_')}.command" for name in COMMANDS]
     names += [f"{PACKAGE}.{name}" for name in packer_cli.__all__]
     pages = ("loader", "trainers", "preferences")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.errors import ConfigError
@@ -13,33 +11,18 @@ if TYPE_CHECKING:
     from packer_cli.export.job import Format
 
 OWN = {
-    "megatron": "megatron:Exporter",  # Megatron-Core's IndexedDataset, of the tokens and of the loss mask.
-    "nemo": "nemo:Exporter",  # Packed Parquet of NeMo and Megatron-Bridge.
-    "nemo-rl": "nemo_rl:Exporter",  # JSON lines of NeMo-RL's packed SFT: messages, read again from the inputs.
-    "automodel": "saved:Automodel",
-    "trl": "saved:Trl",
-    "llamafactory": "saved:LlamaFactory",
-    "ms-swift": "saved:MsSwift",
-    "xtuner": "xtuner:Exporter",  # XTuner's preset packs and sampler order, with the samples as JSON lines.
-    "parquet": "parquet:Exporter",  # The columns of the shards, but with int32 ids and a loss mask.
-    "mds": "mds:Exporter",  # MosaicML Streaming's shards.
+    "megatron": "packer_cli.export.megatron:Exporter",
+    "nemo": "packer_cli.export.nemo:Exporter",
+    "nemo-rl": "packer_cli.export.nemo_rl:Exporter",
+    "automodel": "packer_cli.export.saved:Automodel",
+    "trl": "packer_cli.export.saved:Trl",
+    "llamafactory": "packer_cli.export.saved:LlamaFactory",
+    "ms-swift": "packer_cli.export.saved:MsSwift",
+    "xtuner": "packer_cli.export.xtuner:Exporter",
+    "parquet": "packer_cli.export.parquet:Exporter",
+    "mds": "packer_cli.export.mds:Exporter",
 }
-"""Name -> module of `packer_cli.export`, and class."""
-
-
-class _Own(Mapping[str, "Format"]):
-    """Formats of hbpack's own, each imported when it is asked for."""
-
-    def __getitem__(self, name: str) -> Format:
-        module, _, kind = OWN[name].partition(":")
-        format: Format = getattr(importlib.import_module(f"packer_cli.export.{module}"), kind)()
-        return format
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(OWN)
-
-    def __len__(self) -> int:
-        return len(OWN)
+"""Formats of hbpack's own by name."""
 
 
 def _take_export(name: str, thing: Any) -> Format:
@@ -51,7 +34,7 @@ def _take_export(name: str, thing: Any) -> Format:
     return format
 
 
-FORMATS: Registry[Format] = Registry("exports", "format", _Own(), _take_export)
+FORMATS: Registry[Format] = Registry("exports", "format", OWN, _take_export)
 """All formats, those of other packages included."""
 
 
