@@ -7,11 +7,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from packer_cli.format.records import Hidden, in_json
-from packer_cli.report.charts.base import Chart, look
+from packer_cli.report.charts.base import Chart, look, resource
 from packer_cli.tables.table import Table
 from packer_cli.version import __version__
 
@@ -73,16 +72,13 @@ def render(page: Page) -> bytes:
     """Render the page as HTML. The same figures give the same bytes."""
     from jinja2 import Environment, StrictUndefined
 
-    folder = files("packer_cli.report")
-    template = folder.joinpath("template")
-    libraries = [folder.joinpath("vendor", name).read_text(encoding="utf-8") for name in _VEGA]
-    scripts = [*map(_inline, libraries), template.joinpath("page.js").read_text(encoding="utf-8")]
+    scripts = [*(_inline(resource("vendor", name)) for name in _VEGA), resource("template", "page.js")]
     charts = [chart for section in page.sections for chart in section.charts]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    html = environment.from_string(template.joinpath("page.html").read_text(encoding="utf-8")).render(
+    html = environment.from_string(resource("template", "page.html")).render(
         page=page,
         version=__version__,
-        style=template.joinpath("page.css").read_text(encoding="utf-8"),
+        style=resource("template", "page.css"),
         scripts=scripts,
         policy=_policy(scripts),
         specs=_as_script({"look": look(), "charts": {chart.name: chart.spec for chart in charts}}),

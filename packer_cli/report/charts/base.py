@@ -75,7 +75,7 @@ _LETTER, _SYMBOL = 7, 45
 @cache
 def look() -> Spec:
     """Return the configuration of every chart. By the name of the page's font, Vega knows how wide a text is."""
-    return dict(json.loads(_template("look.json")))
+    return dict(json.loads(resource("template", "look.json")))
 
 
 _TOKENS = "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~r') + 'M' : datum.value >= 1024 ? "
@@ -163,11 +163,12 @@ def legend_of(parts: Iterable[str]) -> tuple[list[str], list[str]]:
 @cache
 def light_colors() -> dict[str, str]:
     """Read the colors of the light page by the names of their CSS variables, such as `ink`."""
-    return dict(re.findall(r"--([\w-]+): (#\w+);", _template("page.css").partition("@media")[0]))
+    return dict(re.findall(r"--([\w-]+): (#\w+);", resource("template", "page.css").partition("@media")[0]))
 
 
-def _template(name: str) -> str:
-    return files("packer_cli.report").joinpath("template", name).read_text(encoding="utf-8")
+def resource(*place: str) -> str:
+    """Read a file of this package."""
+    return files("packer_cli.report").joinpath(*place).read_text(encoding="utf-8")
 
 
 def without_variables(value: Any) -> Any:
