@@ -1,7 +1,7 @@
 """The records of a packed set's samples, read again from its inputs: the set itself holds only their tokens.
 
 Their texts are on disk for the time of an export: written in the order of the store, taken in that of the packs.
-Price: the bytes of the texts and 8 a sample, on disk; 4 bytes of memory a sample to write them, and none to read them.
+Price: the bytes of the texts and 8 a sample, on disk; 20 bytes of memory a sample to write them, none to read them.
 
 Price of the records: each input file with a wanted sample is read twice, once for its checksum and once for them, on
 one core; about 20 us a short conversation. Memory: one slice of an input.
@@ -26,9 +26,10 @@ from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document
 from packer_cli.errors import FormatError, InputError
 from packer_cli.export.packed import all_text
-from packer_cli.files import HashingFile, commit_file, temporary_file
+from packer_cli.files import commit_file, temporary_file
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.ragged import offsets_of
 from packer_cli.remote.local import map_file
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import read_plan_header
@@ -137,9 +138,6 @@ def _by_file(index: StoreIndex) -> Iterator[tuple[list[PartFile], list[int]]]:
         end = borders[-1]
 
 
-_SAMPLES_AT_ONCE = 1 << 20
-
-
 @dataclass(frozen=True, kw_only=True)
 class TextFile:
     """Texts of samples, one after another, and where each begins: int64[num_samples+1], at the end of the file."""
@@ -180,23 +178,14 @@ def written_texts(texts: Iterator[tuple[int, bytes]], num_samples: int, path: Pa
     """
     try:
         with temporary_file(path) as (temporary, file):
-            _write(texts, num_samples, file)
+            sizes = np.zeros(num_samples, dtype=np.uint32)
+            for sample, text in texts:
+                sizes[sample] = file.write(text)
+            file.write(bytes(-file.num_bytes % 8))
+            file.write(offsets_of(sizes))
         commit_file(temporary, path, sync=False)
         yield TextFile(path=path, num_samples=num_samples, num_bytes=file.num_bytes, xxh3=file.hexdigest())
     finally:
         path.unlink(missing_ok=True)
         with suppress(OSError):
             path.parent.rmdir()  # So that an export that is refused leaves nothing.
-
-
-def _write(texts: Iterator[tuple[int, bytes]], num_samples: int, file: HashingFile) -> None:
-    sizes = np.zeros(num_samples, dtype=np.uint32)
-    for sample, text in texts:
-        sizes[sample] = file.write(text)
-    file.write(bytes(-file.num_bytes % 8))
-    end = np.zeros(1, dtype=np.int64)
-    file.write(end)
-    for first in range(0, num_samples, _SAMPLES_AT_ONCE):
-        ends = end[-1] + np.cumsum(sizes[first : first + _SAMPLES_AT_ONCE], dtype=np.int64)
-        file.write(ends)
-        end = ends

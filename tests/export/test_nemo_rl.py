@@ -337,12 +337,11 @@ def test_a_process_of_its_own_opens_the_texts(conversations, exported, tmp_path,
     assert tree(tmp_path / "dir") == tree(exported("nemo-rl"))
 
 
-def test_offsets_in_blocks(tmp_path, monkeypatch):
+def test_texts_are_taken_by_sample(tmp_path):
     import numpy as np
 
     from packer_cli.format.arrays import Lists
 
-    monkeypatch.setattr(records, "_SAMPLES_AT_ONCE", 3)
     given = {1: b"one", 4: b"four", 7: b"seven"}
     with records.written_texts(iter(given.items()), 8, tmp_path / "work" / "texts") as file:
         found = records.open_texts(file)
