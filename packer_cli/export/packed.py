@@ -128,10 +128,6 @@ class PackedSet:
             values[i] = self._file(shards[i]).value(rows[i], name)
         return values
 
-    def numbers(self, name: str, packs: Int64Array) -> NDArray[Any]:
-        """Return a column of numbers of these packs, in this order: [k]."""
-        return np.array(self._values(name, packs), dtype=NUMBERS[name])
-
     def lists(self, name: str, packs: Int64Array) -> Lists:
         """Return a list column of these packs, in this order. O(items).
 
@@ -148,7 +144,9 @@ class PackedSet:
         """Return a column of these packs, in this order; `MASK` and weights, if any, are of tokens."""
         if name in (MASK, WEIGHTS):
             return self.loss_mask(packs, is_weighted=name == WEIGHTS)
-        return self.lists(name, packs) if name in LISTS else self.numbers(name, packs)
+        if name in LISTS:
+            return self.lists(name, packs)
+        return np.array(self._values(name, packs), dtype=NUMBERS[name])
 
     def _gather(self, store: TokenStore, name: str, packs: Int64Array) -> Lists:
         """Gather a column of tokens of packs that leave their tokens in the token store."""

@@ -22,7 +22,6 @@ from packer_cli.report.charts.base import (
 )
 from packer_cli.sizes import format_tokens
 
-_BLOCK = 1 << 20
 _EDGES = np.unique(np.ceil(2.0 ** (np.arange(63) / 2)).astype(np.int64))
 """Two bins for each doubling."""
 
@@ -40,23 +39,19 @@ class Histogram:
 
 
 def histogram(lengths: Int32Array, kind: NDArray[np.integer] | None = None, num_kinds: int = 1) -> Histogram:
-    """Count lengths by bin and kind. O(n), block by block.
+    """Count lengths by bin and kind. O(n).
 
     Args:
         lengths: int32[n], each at least 1.
         kind: int[n], of each, below `num_kinds`; None: all are of kind 0.
     """
     num_bins = len(_EDGES) - 1
-    samples = np.zeros(num_kinds * num_bins, dtype=np.int64)
-    tokens = np.zeros(num_kinds * num_bins, dtype=np.int64)
-    for first in range(0, len(lengths), _BLOCK):
-        block = lengths[first : first + _BLOCK]
-        cell = np.searchsorted(_EDGES, block, side="right") - 1
-        if kind is not None:
-            cell += kind[first : first + _BLOCK].astype(np.int64) * num_bins
-        samples += np.bincount(cell, minlength=len(samples))
-        # Sums of integers below 2^53 are exact in floats.
-        tokens += np.bincount(cell, weights=block, minlength=len(tokens)).astype(np.int64)
+    cell = np.searchsorted(_EDGES, lengths, side="right") - 1
+    if kind is not None:
+        cell += kind.astype(np.int64) * num_bins
+    samples = np.bincount(cell, minlength=num_kinds * num_bins)
+    # Sums of integers below 2^53 are exact in floats.
+    tokens = np.bincount(cell, weights=lengths, minlength=num_kinds * num_bins).astype(np.int64)
     shape = num_kinds, num_bins
     used = np.flatnonzero(samples.reshape(shape).any(axis=0))
     first, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
