@@ -39,7 +39,7 @@ def test_any_packs_in_any_order(packed, packs):
         assert np.array_equal(found.values, np.concatenate([row["loss_mask"] for row in rows]))
         assert np.array_equal(np.diff(found.offsets), [len(row["loss_mask"]) for row in rows])
         for name in NUMBERS:
-            assert opened.numbers(name, wanted).tolist() == [row[name] for row in rows]
+            assert opened.column(name, wanted).tolist() == [row[name] for row in rows]
         lengths = opened.sample_lengths(wanted)
         assert np.array_equal(lengths.values, np.concatenate([np.diff(row["cu_seqlens"]) for row in rows]))
         assert np.array_equal(np.diff(lengths.offsets), [len(row["sample_ids"]) for row in rows])
