@@ -4,7 +4,7 @@
 
     charts/             plans and lengths -> few numbers, a Vega-Lite specification, and a table that says the same
     advice.py           what is known of a set, and what to try next
-    build.py, page.py   sections -> HTML; template/: its template, style and script; vendor/: Vega, with its licences
+    build.py, page.py   sections -> HTML; template/: its template, style, script and look of charts; vendor/: Vega
 
 A figure is never computed here that another command shows: the page takes it from there.
 """
