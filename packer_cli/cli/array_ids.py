@@ -11,9 +11,9 @@ from packer_cli.sizes import parse_integer
 
 
 def array_ids(shard: str | None, environment: Mapping[str, str] = os.environ) -> ArrayIds | None:
-    """Which task of a job array this run is: from `--shard`, else from Slurm's or Kubernetes' variables.
+    """Find the task of a job array that this run is: from `--shard`, else from Slurm's or Kubernetes' variables.
 
-    None outside of a job array.
+    Returns None outside of a job array.
 
     Raises:
         ConfigError: `--shard` or a variable is wrong, or Slurm's ids are not evenly spaced.
@@ -38,7 +38,7 @@ def _parse(text: str) -> ArrayIds:
 
 
 def _slurm(environment: Mapping[str, str]) -> ArrayIds | None:
-    """Slurm gives the ids of the tasks that were submitted, from any number on, and of a rerun just those."""
+    """Read Slurm's variables: its ids begin at any number, and those of a rerun are of the tasks that run again."""
     source = "SLURM_ARRAY_TASK_ID"
     number = _read(environment, source)
     names = ("COUNT", "MIN", "MAX", "STEP")

@@ -1,7 +1,7 @@
-"""The makings of commands: how they explain themselves, and the types of options and arguments.
+"""Parts of commands: their help, and the types of their options and arguments.
 
-A command shows its options in panels, and examples, and names the commands that have an option it lacks. A type says
-what a value may be, and what a shell completes it with.
+A command shows its options in panels, and examples, and names the commands that have an option that this command
+lacks. A type checks a value, and gives the words with which a shell completes a value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packer_cli.panels import Names, Panel
 F = TypeVar("F", bound=Callable[..., Any])
 _FAR = 2**20
 _FEW = 16
-"""The help shows up to so many options whether they are common or not."""
+"""Number of options up to which the help shows all, common or not."""
 _ALL = "packer_cli.help_all"
 EXAMPLES = "Examples (run them in examples/sample)"
 
@@ -42,7 +42,7 @@ class Option(click.Option):
         self.help, self.panel, self.is_common = " ".join(short.split()), panel, is_common
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """What the help says of it in brackets: its default and its range, in words."""
+        """Return the option's notes in brackets in the help: its default and its range, in words."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.show_default, str):
             extra["default"] = self.show_default
@@ -55,7 +55,7 @@ class Choice(click.Choice[str]):
     """A choice whose error suggests the nearest value."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """The error for a value that is not among the choices."""
+        """Write the error for a value that is not among the choices."""
         message = super().get_invalid_choice_message(value, ctx).rstrip(".")
         return f"{message}{did_you_mean(str(value), self.choices)}"
 
@@ -75,7 +75,7 @@ class Command(click.Command):
             self.params.append(click.Option(["--help-all"], help=text, **show))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it. What a config file says of `--groups auto` is for `hbpack groups` where it names groups."""
+        """Run the command. Options of `--groups auto` in a config file that names groups are for `hbpack groups`."""
         if ctx.params.get("groups") is not None:
             from packer_cli.config.no_effect import of_auto
 
@@ -140,7 +140,7 @@ def as_command(examples: str, chain: Sequence[str] = ()) -> Callable[[Callable[.
 
 
 def _in_a_paragraph(story: str) -> str:
-    """The rest of a help, with lists as text."""
+    """Join the rest of a help to one paragraph, with lists as text."""
     parts = []
     for part in story.split("\n\n"):
         items = [" ".join(item.split()) for item in part.removeprefix("- ").split("\n- ")]
@@ -156,26 +156,26 @@ def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def _in_words(span: click.IntRange | click.FloatRange) -> str:
-    """A range; an end that only guards against slips of the keyboard is left out."""
+    """Write a range in words, without an end that only guards against slips of the keyboard."""
     if span.max is None or span.max >= _FAR:
         return f"{'above' if span.min_open else 'at least'} {span.min}"
     return f"above {span.min}, at most {span.max}" if span.min_open else f"{span.min} to {span.max}"
 
 
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """`click.option` with a `panel`."""
+    """Make a `click.option` with a `panel`."""
     return click.option(*names, cls=Option, **settings)
 
 
 def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[[F], F]:
-    """`--json`; `schema` is a name of `schemas/output/`."""
+    """Make the option `--json`; `schema` is a name of `schemas/output/`."""
     text = f"Print JSON instead of tables; schemas/output/{schema}.schema.json describes it."
     found: Callable[..., Any] = option("--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text)
     return found
 
 
 def all_commands(ctx: click.Context) -> dict[str, click.Command]:
-    """The commands of the group whose command runs; none outside a group."""
+    """Return the commands of the group whose command runs, by name; an empty dict outside a group."""
     if ctx.parent is None or not isinstance(ctx.parent.command, click.Group):
         return {}
     group, parent = ctx.parent.command, ctx.parent
@@ -188,7 +188,7 @@ def _options_of(found: click.Command) -> Collection[str]:
 
 
 def _listed(names: Sequence[str], last: str = "and") -> str:
-    """Such as `hbpack tokenize, write and export`."""
+    """Write the names of commands as a list, such as `hbpack tokenize, write and export`."""
     *others, final = names
     return f"hbpack {', '.join(others)} {last} {final}" if others else f"hbpack {final}"
 
@@ -197,7 +197,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # Not so in older releas
     """Text that the command validates.
 
     Args:
-        names: what a shell completes it with, after a comma again; None for files.
+        names: the words with which a shell completes the text, after a comma again; None for files.
     """
 
     name = "text"
@@ -207,7 +207,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # Not so in older releas
         self._names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names that begin as the word does, or files."""
+        """Find the names that begin as the word does, or let the shell complete files."""
         if self._names is None:
             return [CompletionItem(incomplete, type=self._completes)]
         before, comma, begin = incomplete.rpartition(",")
@@ -242,7 +242,7 @@ class OutputFolder(Folder):
 
 
 def words_of(metavar: str) -> Names:
-    """The words that a metavar offers, without what only stands for a value.
+    """Return a function that finds the words that a metavar offers, without placeholders for values.
 
     >>> words_of("sequence|document|auto[:rho=R]")()
     ['sequence', 'document', 'auto']
@@ -251,7 +251,7 @@ def words_of(metavar: str) -> Names:
 
 
 def compared() -> Iterable[str]:
-    """Values of `--strategies`."""
+    """List the values of `--strategies`."""
     from packer_cli.compare.rows import ALL
     from packer_cli.plan.strategies.registry import STRATEGIES
 
@@ -259,7 +259,7 @@ def compared() -> Iterable[str]:
 
 
 def columns() -> Iterable[str]:
-    """Columns of `hbpack compare`."""
+    """List the columns of `hbpack compare`."""
     from packer_cli.tables.compare import COLUMNS
 
     return (column.name for column in COLUMNS)

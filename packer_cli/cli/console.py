@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Lines(logging.Handler):
-    """Prints the lines of the stages on stderr, above the bar if there is one."""
+    """Handler that prints the lines of the stages on stderr, above the bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line."""
@@ -34,7 +34,7 @@ class _Lines(logging.Handler):
 
 
 def show_progress() -> None:
-    """Show progress bars and lines on what was done, as the command line does: on stderr, or below a notebook cell."""
+    """Show progress bars and lines on finished work, as the command line does: on stderr, or below a notebook cell."""
     if not LOGGER.handlers:
         LOGGER.addHandler(_Lines())
         LOGGER.setLevel(logging.INFO)
@@ -50,7 +50,7 @@ def say_colored(word: str, color: str, text: str) -> None:
 
 @contextmanager
 def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
-    """A bar, or nothing if stderr is neither a terminal nor a notebook's, where rich shows it below the cell."""
+    """Show a bar on a terminal's stderr, or below a notebook's cell, where rich puts it; else show nothing."""
     if not (sys.stderr.isatty() or _in_notebook()):
         yield lambda done, total, what="": None
         return
@@ -87,7 +87,7 @@ def print_tables(*tables: Table) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line as below a table; on a terminal, as several lines that fit it."""
+    """Print a line as below a table; on a terminal, wrap the line to its width."""
     from packer_cli.tables.table import note_lines
 
     click.echo("\n".join(note_lines(text, _width())))
@@ -105,13 +105,13 @@ def _width() -> int | None:
 
 
 def say_next(what: str, *steps: str) -> None:
-    """Print the last line of a command: what was written or found, and what to do next."""
+    """Print the last line of a command: its result, and the next steps."""
     *first, last = steps
     click.echo(f"{what}. Next: {', '.join(first)}, or {last}" if first else f"{what}. Next: {last}")
 
 
 def shown_command(*words: object) -> str:
-    """A command to run, quoted for a shell.
+    """Write a command to run, quoted for a shell.
 
     >>> shown_command("hbpack", "show", "my set")
     "hbpack show 'my set'"
@@ -120,7 +120,7 @@ def shown_command(*words: object) -> str:
 
 
 def shown_options(config: BaseModel, kind: type[BaseModel]) -> list[str]:
-    """Those of a config's options that this model has and that are not at their defaults, as words of a command."""
+    """Write the options of a config that this model has and that are not at their defaults, as words of a command."""
     from packer_cli.config import option_name
 
     values = config.model_dump(mode="json", include=set(kind.model_fields), exclude_defaults=True)

@@ -104,7 +104,7 @@ def command(
 
 
 def _say_exported(output: str, format_name: str, pushed_to: str | None, listing: ExportListing) -> None:
-    """Say what an export holds, and how to use it."""
+    """Print the contents of an export, and the way to use it."""
     num_bytes = sum(file["num_bytes"] for file in listing["files"])
     what = f"{counted(listing['num_rows'], 'pack')} in the format of {format_name}, {format_bytes(num_bytes)}"
     format = load_format(format_name)

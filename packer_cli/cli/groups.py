@@ -19,7 +19,7 @@ from packer_cli.sizes import counted, four_digits
 
 _OF_PLAN = {"strategy", "gpus", "packing", "overflow", "global_tokens", "seed"}
 _OF_LAYOUTS: tuple[str, ...] = ("strategy", "packing", "global_tokens")
-"""Options of which only layouts make use."""
+"""Options that only layouts use."""
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
 
@@ -104,7 +104,7 @@ def command(as_json: bool, **values: Any) -> None:
 
 
 def _plan_command(values: dict[str, Any], options: str, num_gpus: int) -> str:
-    """The command that packs the inputs with what was found."""
+    """Write the command that packs the inputs with the groups that were found."""
     inputs, tokenizer = values["inputs"], values["tokenizer"]
     if tokenizer is None and not Path(inputs[0]).is_file():  # A token store.
         return f"{shown_command('hbpack', 'plan', inputs[0])} {options} --gpus {num_gpus}"

@@ -2,8 +2,8 @@
 
 A command's module is imported only when the command runs, so `hbpack --help` answers at once.
 
-The streams of the process: only results are on stdout, and what becomes of stderr stops no work.
-Call `own_streams` where the process is hbpack's own: it changes descriptors, which all threads share.
+The streams of the process: only results are on stdout, and an error of stderr stops no work.
+Call `own_streams` where the process is hbpack's own: the call changes descriptors, which all threads share.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class StdoutError(RunError):
-    """Stdout is closed, full or broken."""
+    """Error of a stdout that is closed, full or broken."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"cannot write to stdout: {'it is closed' if error.errno == errno.EBADF else error.strerror}")
@@ -112,7 +112,7 @@ _SECTIONS = {
         "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
     },
 }
-"""What each command does, in the order of the help."""
+"""Commands by section, each with its line of the help, in the order of the help."""
 COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in commands.items()}
 
 _BUG = "this is a bug in hbpack, or in what another package brought; report it with the command that you ran"
@@ -122,14 +122,14 @@ _RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "expor
 
 
 class LazyGroup(click.Group):
-    """Imports `packer_cli.cli.<name>` when the command is needed."""
+    """Group that imports `packer_cli.cli.<name>` when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order in which they are used."""
+        """List the names, in the order in which the commands are used."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The object `command` in the command's module."""
+        """Import the command's module and return its object `command`; None for a name that is no command's."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name}").command
@@ -138,7 +138,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command, or an error that suggests similar names."""
+        """Find the command, or raise an error that suggests similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -155,7 +155,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Say how to go on."""
+        """Write how to get the help of a command."""
         formatter.write_paragraph()
         formatter.write_text("hbpack COMMAND --help explains a command, with examples.")
 
@@ -171,7 +171,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. An error becomes one line.
+    """Run the command line, and print an error as one line.
 
     Exit codes: 2 for wrong usage, 1 for failure, 130 for Ctrl-C, 143 for SIGTERM.
     """
@@ -238,7 +238,7 @@ def _stopped(number: int) -> str:
 
 
 def _leave_at_once(number: int) -> NoReturn:
-    """End the process after a signal that the main thread does not see, as in a solver. Its workers end with it."""
+    """End the process, and so its workers, after a signal that the main thread does not see, as in a solver."""
     code = 1 if number == INSIDE else 128 + number
     with contextlib.suppress(SystemExit):
         _fail(_stopped(number), code)
@@ -250,7 +250,7 @@ _NOT_EARLY = ("-h", "--help", "--workers", "--engine")
 
 
 def _start_early(words: list[str]) -> None:
-    """Start the server that forks workers: it loads for a second while this process reads its options and inputs."""
+    """Start the server that forks workers, which loads while this process reads options and inputs, for a second."""
     tokenizer = _value_of("--tokenizer", words)
     if tokenizer and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
         from packer_cli.commands.engines import start_server
@@ -260,7 +260,7 @@ def _start_early(words: list[str]) -> None:
 
 
 def _value_of(option: str, words: list[str]) -> str | None:
-    """The value of an option on the command line."""
+    """Find the value of an option on the command line; the last one counts."""
     for word, after in zip(reversed(words), [None, *reversed(words)], strict=False):
         name, equals, value = word.partition("=")
         if name == option:
@@ -269,7 +269,7 @@ def _value_of(option: str, words: list[str]) -> str | None:
 
 
 def run() -> None:
-    """Entry point of the process: run `main`, then exit at once."""
+    """Run `main`, then exit at once. This is the entry point of the process."""
     own_streams()
     few_collections()
     code = 1  # For an unexpected error, whose traceback Python prints.
@@ -302,13 +302,13 @@ _REMEDIES = {
 
 
 def _command() -> str:
-    """The command on the command line, or an empty string."""
+    """Find the command on the command line; return an empty string if there is none."""
     name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     return name if name in COMMANDS else ""
 
 
 def _one_line(error: click.ClickException) -> str:
-    """Click's message in hbpack's style: it starts with a lower-case letter and has no full stop."""
+    """Write Click's message in hbpack's style: with a lower-case first letter and no full stop."""
     text = " ".join(error.format_message().split()).rstrip(".")
     text = re.sub(r"\.? \(?Did you mean (.*\?)\)?$", r" (did you mean \1)", text)
     return text[:1].lower() + text[1:]

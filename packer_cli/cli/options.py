@@ -36,7 +36,7 @@ class _FromModel(Option):
     """An option whose default the help shows and the model fills in, so that the model knows what was given.
 
     Args:
-        is_needed: the model refuses to be without it.
+        is_needed: whether the model refuses to be without the option.
     """
 
     def __init__(self, *args: Any, is_needed: bool = False, **kwargs: Any) -> None:
@@ -44,7 +44,7 @@ class _FromModel(Option):
         super().__init__(*args, **kwargs)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """What the help says of it in brackets."""
+        """Return the option's notes in brackets in the help."""
         extra = super().get_help_extra(ctx)
         return {**extra, "required": "required"} if self._is_needed else extra
 
@@ -56,10 +56,10 @@ class _FromModel(Option):
 def model_options(
     model: type[BaseModel], names: Collection[str] | None = None, *, is_optional: bool = False
 ) -> Callable[[F], F]:
-    """Options for the fields of a model that are `Shown`, or for the named ones of them.
+    """Make options for the fields of a model that are `Shown`, or for the named ones of them.
 
     Args:
-        is_optional: the command can do without what the model needs.
+        is_optional: whether the command can do without the fields that the model needs.
     """
 
     def decorate(function: F) -> F:
@@ -73,12 +73,12 @@ def model_options(
 
 
 def output_option(text: str, *, required: bool = True) -> Callable[[F], F]:
-    """`--output FOLDER`; `text` is its help."""
+    """Make the option `--output FOLDER`; `text` is its help."""
     return option("--output", "-o", type=OutputFolder(), required=required, metavar="FOLDER", help=text)
 
 
 def is_typed(name: str) -> bool:
-    """Whether an option of the running command stands on the command line. In a config file, it may be for another."""
+    """Whether the command line has this option; a config file may have an option for another command."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
@@ -106,13 +106,13 @@ def _option(name: str, field: FieldInfo, shown: Shown, *, is_optional: bool) -> 
 
 
 def _completed(shown: Shown) -> Names | None:
-    """What a shell completes its value with; None for files."""
+    """Return the words with which a shell completes an option's value; None for files."""
     is_file = shown.metavar.startswith(("PATH", "FILE"))
     return shown.names or (None if is_file else words_of(shown.metavar))
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values of a Literal that may be None; none of another type."""
+    """List the values of a Literal that may be None; return an empty list for another type."""
     kinds = (annotation, *get_args(annotation))
     return [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
 
@@ -138,14 +138,14 @@ def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 
 def _configurable(command: click.Command) -> dict[str, click.Parameter]:
-    """What a config file can set, by all of its names; nothing where the command takes no such file."""
+    """Find the parameters that a config file can set, by all their names; none if the command takes no such file."""
     if not any(parameter.name == "config" for parameter in command.params):
         return {}
     return {name: parameter for parameter in command.params for name in _config_names(parameter)}
 
 
 def _config_names(parameter: click.Parameter) -> list[str]:
-    """The names of an option in a config file, the usual one first; empty if a config file cannot set it."""
+    """List the names of an option in a config file, the usual one first; none if a config file cannot set it."""
     if parameter.name in ("config", "help_all", "lists"):
         return []
     if isinstance(parameter, click.Argument):
@@ -176,14 +176,14 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
 
 
 def _add_lists(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """The inputs of the command line, with those of `--inputs`."""
+    """Add the lists of `--inputs` to the inputs of the command line."""
     lists = ctx.meta.get(param.name, ())
     is_of_file = ctx.get_parameter_source("inputs") is ParameterSource.DEFAULT_MAP
     return (*(() if lists and is_of_file else value), *(f"@{name}" for name in lists))
 
 
 def inputs_argument(function: F) -> F:
-    """`INPUT...`, and `--inputs FILE`, which is short for @FILE among them."""
+    """Add the argument `INPUT...`, and the option `--inputs FILE`, which is short for @FILE among the inputs."""
     names = option(
         "--inputs",
         "lists",
@@ -236,7 +236,7 @@ set_tokenizer_option = option(
     help="Where the set's tokenizer is now.",
     show_default="where it was when the set was made",
 )
-"""Of a set, which says where its tokenizer was."""
+"""Option for the tokenizer of a set; the set says where its tokenizer was."""
 config_option = option(
     "--config",
     metavar="FILE",
@@ -247,7 +247,7 @@ config_option = option(
     help="YAML file with any of these options by their long names; the command line wins.\n\n"
     "Options of other commands are skipped, so one file can serve several.",
 )
-"""One file may serve several commands: each takes the options that it has."""
+"""Option for a config file. One file may serve several commands: each takes the options that it has."""
 
 
 def job_options(function: F) -> F:
@@ -261,7 +261,7 @@ def corpus_options(function: F) -> F:
 
 
 def output_file_option(default: str | None, text: str) -> Callable[[F], F]:
-    """`--output FILE`, which is required without a default; `text` is its help."""
+    """Make the option `--output FILE`, which is required without a default; `text` is its help."""
     found: Callable[[F], F] = option(
         "--output",
         "-o",
@@ -276,14 +276,14 @@ def output_file_option(default: str | None, text: str) -> Callable[[F], F]:
 
 
 def output_file(name: str, what: str, is_own: Callable[[Path], bool] | None, *, option: str = "--output") -> Path:
-    """The path of the file to write. One that exists is replaced if an earlier run wrote it.
+    """Return the path of the file to write. A file that exists is replaced if an earlier run wrote it.
 
     Args:
-        what: what the file is, such as `profile.json`: the words for it, and a name for messages.
-        is_own: whether a file is one of these; None for files that people edit, which are never replaced.
+        what: a name for messages, such as `profile.json`; the part before the dot is the word for the file.
+        is_own: whether an earlier run wrote a file; None for files that people edit, which are never replaced.
 
     Raises:
-        OutputError: it is a folder or another file, or nothing can be written there.
+        OutputError: the path is a folder or another file, or nothing can be written there.
     """
     path, kind = Path(name), what.partition(".")[0]
     reason = "is in a folder that does not exist" if not path.parent.is_dir() else ""
@@ -301,7 +301,7 @@ def output_file(name: str, what: str, is_own: Callable[[Path], bool] | None, *, 
 
 
 def begins_with(mark: bytes) -> Callable[[Path], bool]:
-    """Whether a file begins with these bytes."""
+    """Return a function that tells whether a file begins with these bytes."""
 
     def is_own(path: Path) -> bool:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The end of the commands that plan, such as `hbpack pack`: the figures of the plan, and what to do next."""
+"""The end of the commands that plan, such as `hbpack pack`: the figures of the plan, and the next steps."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ class NamedInput(InputCounts):
 
 @dataclass(frozen=True, kw_only=True)
 class SetOutput(PlanMetrics):
-    """`hbpack pack`, `plan`, `append` and `write`."""
+    """Output of `hbpack pack`, `plan`, `append` and `write`."""
 
     output: str
-    """The folder, as it was named."""
+    """The folder, as the user named it."""
     counts: Counts
     """Records by their outcome."""
     validation: Counts | None = None
-    """Those of the validation set; none for a plan that sets nothing aside."""
+    """Records of the validation set by their outcome; none for a plan that sets nothing aside."""
     inputs: tuple[NamedInput, ...] | None = None
     """Each input's part of an epoch, where there are several."""
     group_choice: GroupChoice | None = None
-    """How automatic groups were chosen."""
+    """The choice of automatic groups."""
     prediction: PlanSimulation | None = None
-    """With `--model` and `--gpu`, or `--profile`."""
+    """The predicted epoch, with `--model` and `--gpu`, or `--profile`."""
     sources: tuple[SourceInfo, ...] | None = None
     """The inputs of a set that is complete, each with its files that were not read."""
     shards: WrittenShards | None = None
@@ -78,10 +78,10 @@ class SetOutput(PlanMetrics):
 
 
 def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:
-    """Print what came of a command that plans or writes: the figures of the plan, its predicted epoch, and its set.
+    """Print the result of a command that plans or writes: the figures of the plan, its predicted epoch, and its set.
 
     Args:
-        config: with what an epoch is predicted, if it names a model.
+        config: model and GPU with which an epoch is predicted, if they are named.
     """
     folder, counts, manifest = as_path(output), planned.counts, planned.manifest
     assert isinstance(counts, Counts)  # Of the plan of a token store.

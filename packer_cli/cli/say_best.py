@@ -14,7 +14,7 @@ from packer_cli.sizes import duration, ratio
 
 
 def say_best(comparison: Comparison) -> None:
-    """Print the advice, and the last line: the row to pack with, and how."""
+    """Print the advice, and the last line: the row to pack with, and its command."""
     if comparison.advice:
         click.echo()
         print_note(comparison.advice)
@@ -33,7 +33,7 @@ def say_best(comparison: Comparison) -> None:
 
 
 def _changes(comparison: Comparison, row: ComparedRow) -> str:
-    """The options that differ from those that were given, and those that have no effect then."""
+    """Write the options that differ from the given ones, and the given ones that then have no effect."""
     own, was_auto, best = comparison.config, comparison.group_choice is not None, row.spec.config
     unused = set(without_effect(best, was_auto=was_auto))
     if best.strategy != own.strategy:

@@ -1,4 +1,4 @@
-"""The end of the commands that write shards: a line on the set, and what to do next."""
+"""The end of the commands that write shards: a line on the set, and the next steps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from packer_cli.remote.names import as_path
 
 
 def say_share(output: str) -> None:
-    """Say what a task of a job array did whose others are not done."""
+    """Print the line of a task whose job array is not done, with the command that shows what is left."""
     say_next(f"Wrote this task's share of {output}", shown_command("hbpack", "status", output))
 
 
 def print_written(output: str) -> None:
-    """Print what came of `write`; of a task of an array, where its others stand."""
+    """Print the result of `write`; in a task of an array whose other tasks are not done, see `say_share`."""
     folder = as_path(output)
     manifest = current_manifest(folder)
     if manifest is None:
@@ -27,10 +27,10 @@ def print_written(output: str) -> None:
 
 
 def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
-    """Say what a set holds, and what to do with it.
+    """Print the contents of a set, and the next steps.
 
     Args:
-        config: with what `hbpack report` predicts times; a set does not keep it.
+        config: model and GPU with which `hbpack report` predicts times; a set does not keep them.
     """
     report = shown_command("hbpack", "report", output, *shown_options(config, GpuConfig))
     arguments = f'{manifest.num_gpus}, format="tree"' if manifest.has_trees else f"{manifest.num_gpus}"

@@ -24,7 +24,7 @@ _REMEDIES = {
     "shards": "hbpack write {}",
     "export": "run the same hbpack export again",
 }
-"""What makes a stage that is not complete."""
+"""Commands that make a stage which is not complete."""
 
 
 @as_command("""
