@@ -43,7 +43,7 @@ _OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS, WEIGHTS, *TREE_COLUMN
 
 
 def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.Schema) -> str | None:
-    """What is wrong with the contents of a shard; None where nothing is. Price: reading it once, and its tokens.
+    """Describe a fault in a shard's contents; None where there is none. Price: reading the shard once, and its tokens.
 
     Args:
         packs: without a store, tokens and sources are not compared.
@@ -107,15 +107,15 @@ def _check_batch(batch: Columns, first: int, stop: int, packs: PlannedPacks) -> 
 
 
 def _differ(found: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where numbers differ; NaN, which says that there is none, equals itself."""
+    """Compare numbers one by one: True where they differ. NaN, which says that there is none, equals itself."""
     differ: NDArray[np.bool_] = found != wanted
     return differ if found.dtype.kind != "f" else differ & ~(np.isnan(found) & np.isnan(wanted))
 
 
 def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None) -> None:
-    """Prove that the pieces are the samples that the options ask for, each whole; PlanError where they are not.
+    """Prove that the pieces are the samples that the options ask for, each whole; raise PlanError where they are not.
 
-    Without a store only that each sample's pieces join from its first token on, and of pieces of items nothing.
+    Without a store, prove only that each sample's pieces join from its first token on; of items, prove nothing.
     """
     if store is None:
         if pieces.trees is not None:
@@ -129,7 +129,7 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
 
 
 def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:
-    """Prove the schedules of a generation; PlanError where one breaks a rule."""
+    """Prove the schedules of a generation; raise PlanError where one breaks a rule."""
     dealt = replace(plan, num_gpus=generation.num_gpus)
     for epoch, schedule in zip(generation.epochs, schedules, strict=True):
         if epoch.first_step:
@@ -147,11 +147,11 @@ def check_epoch(
     columns: EpochColumns | None,
     skip: Collection[str],
 ) -> dict[str, str]:
-    """What is wrong with the rank manifests of an epoch, by path. Price: all of them, read once.
+    """Describe the faults in the rank manifests of an epoch, by path. Price: all of them, read once.
 
     Args:
-        generation: whose epoch it is.
-        columns: what they should hold; None where that is not known.
+        generation: the generation of the epoch.
+        columns: contents that the manifests should have; None where these are not known.
         skip: files that are known to be damaged.
     """
     found: dict[str, str] = {}

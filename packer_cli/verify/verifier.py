@@ -1,4 +1,4 @@
-"""The order of a verification, what is left out where something is damaged, and what was found."""
+"""The order of a verification, the checks that are left out where something is damaged, and the report."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class Damage:
 
 @dataclass(kw_only=True)
 class Report:
-    """All that was found."""
+    """All findings of a verification."""
 
     damaged: list[Damage] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
-    """What could not be looked at, and why; no damage by itself."""
+    """Parts of the set that could not be checked, and why; no damage by itself."""
     repaired: list[Damage] = field(default_factory=list)
-    """What was damaged before the set was repaired."""
+    """Damage that was there before the set was repaired."""
     checked: dict[str, int] = field(default_factory=dict)
-    """How many of what were found sound."""
+    """Number of things that were found sound, by kind."""
 
     @property
     @in_json
@@ -72,12 +72,12 @@ class Report:
         return any(damage.file == file for damage in self.damaged)
 
     def add(self, found: Mapping[str, str], repair: str) -> None:
-        """Add what is wrong, by file."""
+        """Add damage: what is wrong with each file, by path."""
         self.damaged += [Damage(file=file, what=what, repair=repair) for file, what in found.items()]
 
 
 def without_remedy(error: Exception) -> str:
-    """What an error says is wrong: a report has remedies of its own.
+    """Cut an error's text to what is wrong, without the remedy: a report has remedies of its own.
 
     >>> without_remedy(ValueError("'hbpack.json' is damaged (it is empty); run hbpack write, which rewrites it"))
     "'hbpack.json' is damaged (it is empty)"
@@ -86,14 +86,14 @@ def without_remedy(error: Exception) -> str:
 
 
 def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_store: bool = True) -> Verifier | Report:
-    """What verifies the set in a folder; where its manifest is damaged, the report that says so.
+    """Open the set in a folder for verification; where its manifest is damaged, return the report that says so.
 
     Args:
-        checks_store: compare the checksums of the token store; not where another verification has done so.
+        checks_store: whether to compare the checksums of the token store, unless another verification has done so.
 
     Raises:
         InputError: there is no packed set.
-        VersionError: it has another format version.
+        VersionError: the set has another format version.
     """
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
     write = what_writes_shards(folder)
@@ -113,7 +113,7 @@ def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_st
 
 
 class Verifier:
-    """Verifies one set: first its files, then what they hold."""
+    """Verification of one set: first of its files, then of their contents."""
 
     def __init__(self, folder: Path, manifest: Manifest, engine: Engine, *, fast: bool, checks_store: bool) -> None:
         self.report = Report()
@@ -126,11 +126,11 @@ class Verifier:
 
     @property
     def _write_all(self) -> str:
-        """Repairs files whose checksums hold: while there is a manifest that vouches for them, they are kept."""
+        """Commands that repair files whose checksums hold: such files are kept while a manifest vouches for them."""
         return f"{_remove(self._folder / MANIFEST_NAME)}, then {self._write}"
 
     def check_files(self, progress: Progress | None = None) -> None:
-        """Every file has its checksum and is this set's. Price: reading all of them once."""
+        """Check that every file has its checksum and is this set's. Price: reading all of them once."""
         files = list(set_files(self._manifest))
         found = find_damaged(self._folder, files, self._engine, progress)
         kinds = {file.path: file.kind for file in files}
@@ -150,7 +150,7 @@ class Verifier:
         self._note_strangers(set(kinds))
 
     def check_contents(self, progress: Progress | None = None) -> None:
-        """What the files hold agrees: plan, rank manifests, packs, and without `--fast` tokens."""
+        """Check that the contents of the files agree: plan, rank manifests, packs, and without `--fast` tokens."""
         opened = self._open_plan()
         if opened is None:
             self._check_ranks(None)
@@ -182,7 +182,7 @@ class Verifier:
         return plan, piece_loss, header
 
     def _open_store(self, header: PlanHeader) -> TokenStore | None:
-        """The token store that the shards were made of, if it is there and sound."""
+        """Open the token store that the shards were made of; return None if it is missing or damaged."""
         store = path_from(self._folder, header.store)
         try:
             index = read_index(store)
@@ -223,7 +223,7 @@ class Verifier:
         self.report.not_checked.append(f"whether tokens are those of the token store: {why}")
 
     def _check_ranks(self, planned: tuple[Plan, PieceLoss] | None) -> None:
-        """Of every number of GPUs that the set was for."""
+        """Check the schedules and rank manifests of every number of GPUs that the set was for."""
         for generation in self._manifest.generations:
             schedules = None
             if planned is not None:
@@ -266,7 +266,7 @@ class Verifier:
             self.report.checked["tokens"] = int(pieces.length.sum(dtype="int64"))
 
     def _note_strangers(self, known: set[str]) -> None:
-        """Files beside the set's own, which nothing reads."""
+        """Report files beside the set's own, which nothing reads."""
         for path in sorted(paths_below(self._folder / "shards") | paths_below(self._folder / "ranks")):
             name = path.relative_to(self._folder).as_posix()
             if name not in known and (is_remote(path) or not path.is_dir()):
@@ -274,10 +274,10 @@ class Verifier:
 
 
 _REMOVERS = {"s3": "aws s3 rm", "gs": "gcloud storage rm"}
-"""How the tools of a storage call it."""
+"""Commands that remove an object, by the scheme of the storage."""
 
 
 def _remove(path: Path | RemotePath) -> str:
-    """The command that removes a file; of storage whose tool is not known, what to do."""
+    """Write the command that removes a file; for storage whose tool is not known, write what to do."""
     scheme, is_url, _ = str(path).partition("://")
     return f"{_REMOVERS.get(scheme, 'a tool that removes') if is_url else 'rm'} {path}"
