@@ -2,10 +2,10 @@
 
 ::
 
-    system.py     opens the file system of a URL, with one-line errors; what is retried, how often, and what is not
+    system.py     opens the file system of a URL, with one-line errors, and retries requests
     path.py       `RemotePath`: the part of `pathlib.Path` that hbpack uses, for a URL
-    connect.py    whether a server can be reached
-    names.py      what the user or a file calls a path, and the path
+    connect.py    finds whether a server can be reached
+    names.py      names that the user or a file gives paths, and the paths
     file.py       reads an object in ranges, ahead of the reader
     lock.py       one run at a time writes to a folder
     cache.py      files on this node's disk, shared by its processes

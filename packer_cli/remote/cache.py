@@ -1,4 +1,4 @@
-"""Caches files of a remote set on this node's disk, for many processes; limits their size, and drops old ones first.
+"""A cache of a remote set's files on this node's disk, for many processes, of limited size; old files go first.
 
 All processes of the node may share one folder. A file is written under a temporary name and renamed when complete. The
 process that fetches it holds a lock, so that others wait instead of fetching it too; a process that reads it holds a
@@ -190,7 +190,7 @@ def _lock(descriptor: int, how: int) -> None:
 
 
 def _close(descriptor: int, owner: int | None = None) -> None:
-    """Unlock and close. Closing alone would not unlock, since processes forked meanwhile share the lock.
+    """Unlock and close a file. Closing alone would not unlock, since processes forked meanwhile share the lock.
 
     Args:
         owner: the process that took the lock; any other only closes its own descriptor.
@@ -209,7 +209,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove_unused(path: str) -> bool:
-    """Remove a file unless it is locked; returns whether it is gone."""
+    """Remove a file unless it is locked; return whether it is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR)  # NFS locks nothing exclusively that is open for reading alone.
     except FileNotFoundError:

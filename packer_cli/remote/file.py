@@ -1,4 +1,4 @@
-"""Reads a remote object as a file: in ranges, each retried by itself, and ahead of a reader that goes forward."""
+"""A remote object, read as a file: in ranges, each retried by itself, and ahead of a reader that goes forward."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class RemoteFile(io.RawIOBase):
 
         Args:
             fetch: (start, stop) -> the bytes of that range.
-            info: what the storage says of the object, with its size.
-            goes_forward: whether to request what follows while the reader is busy.
+            info: facts that the storage gives of the object, with its size.
+            goes_forward: whether to request the bytes that follow while the reader is busy.
             is_pinned: whether `fetch` fails once the object is another version than `info` says.
         """
         super().__init__()
@@ -89,7 +89,7 @@ class RemoteFile(io.RawIOBase):
         return done
 
     def close(self) -> None:
-        """Forget what is under way."""
+        """Forget the requests under way."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._ahead.clear()

@@ -61,7 +61,7 @@ def local_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str 
     The copy may be dropped from the cache later; a memory map of it stays.
 
     Args:
-        num_bytes, xxh3: what it should be, where that is known; checked for a remote file alone.
+        num_bytes, xxh3: size and checksum that the file should have, where known; checked for a remote file alone.
 
     Raises:
         FileNotFoundError: the object is missing.
@@ -75,7 +75,7 @@ def local_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str 
 
 
 def map_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | None = None) -> Any:
-    """Map `local_file` into memory (`pa.NativeFile`); raises its errors, too."""
+    """Map `local_file` into memory (`pa.NativeFile`); raise its errors, too."""
     import pyarrow as pa
 
     if not isinstance(path, RemotePath):
@@ -122,7 +122,7 @@ def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
     """Open a file for pyarrow (`pa.NativeFile`): a memory map, or of a remote file the ranges that are read.
 
     Args:
-        goes_forward: whether most of it is read, in order.
+        goes_forward: whether most of the file is read, in order.
     """
     import pyarrow as pa
 
@@ -132,7 +132,7 @@ def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
 
 
 def _download(path: RemotePath, num_bytes: int, xxh3: str | None, descriptor: int) -> None:
-    """Fetch an object. Raises FormatError unless it is what was written: sets share the cache."""
+    """Fetch an object; raise FormatError unless it is as it was written, since sets share the cache."""
     found = path.stat().st_size
     if found != num_bytes:
         raise FormatError(f"{found} bytes, hbpack.json says {num_bytes}")

@@ -40,9 +40,9 @@ class LockHolder:
     host: str
     pid: int
     time: float
-    """Seconds since the epoch, by its own clock."""
+    """Seconds since the epoch, by the holder's own clock."""
     note: str = ""
-    """See `add_note`."""
+    """Note about the holder, see `add_note`."""
 
     def encode(self) -> bytes:
         """Encode the lock object."""
@@ -50,7 +50,7 @@ class LockHolder:
 
     @property
     def age(self) -> float:
-        """Seconds since it renewed the lock."""
+        """Seconds since the holder renewed the lock."""
         return max(0.0, time.time() - self.time)
 
     @property
@@ -102,7 +102,7 @@ class RemoteLock:
         self._stops = ExitStack()
 
     def take(self) -> LockHolder | None:
-        """Take the lock. Returns who holds it instead, None if nobody does."""
+        """Take the lock, and return None; return the holder if another has the lock."""
         self._ours = replace(self._ours, time=time.time())
         _held[self._ours.token] = self
         while not self.path.write_new(self._ours.encode()):
@@ -131,7 +131,7 @@ class RemoteLock:
         _held.pop(self._ours.token, None)
 
     def __enter__(self) -> RemoteLock:
-        """Renew the lock on a thread from now on. It interrupts the main thread if another run has the lock."""
+        """Renew the lock on a thread from now on, which interrupts the main thread if another run has the lock."""
         stop = self._stops.enter_context(stoppable())
         self._thread = threading.Thread(target=self._renew, args=(stop,), name="hbpack-lock", daemon=True)
         self._thread.start()
@@ -141,7 +141,7 @@ class RemoteLock:
         """Release the lock.
 
         Raises:
-            RunError: another run took it over, because this process was suspended.
+            RunError: another run took over the lock, because this process was suspended.
         """
         self._ended.set()
         self._thread.join()

@@ -122,7 +122,7 @@ class RemotePath:
         return self
 
     def info(self) -> ObjectInfo:
-        """Return what the storage says of an object, or of a folder; FileNotFoundError where there is none."""
+        """Return the storage's facts of an object, or of a folder; raise FileNotFoundError where there is neither."""
         found: ObjectInfo = self._request(lambda system, path: system.info(path))
         return found
 
@@ -148,7 +148,7 @@ class RemotePath:
         """Open an object to be read forward; each range of it is retried by itself.
 
         Raises:
-            FileNotFoundError: it is missing.
+            FileNotFoundError: the object is missing.
         """
         file = self.open_ranges(goes_forward=True)
         if mode == "rb":
@@ -218,7 +218,7 @@ class RemotePath:
         return self._request(lambda system, path: bytes(system.cat_file(path)))
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """List what is directly below."""
+        """List the paths directly below."""
         try:
             found = self._request(lambda system, path: system.ls(path, detail=False))
         except FileNotFoundError:
@@ -227,7 +227,7 @@ class RemotePath:
         return (self / posixpath.basename(path.rstrip("/")) for path in found if path.rstrip("/") != own)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """List what matches below, sorted."""
+        """List the paths below that match, sorted."""
         found = self._request(lambda system, path: sorted(system.glob(f"{glob.escape(path)}/{pattern}")))
         return (self / posixpath.relpath(path, self._path) for path in found)
 
@@ -236,10 +236,10 @@ class RemotePath:
         return {path: int(info["size"] or 0) for path, info in self.find_infos(pattern).items()}
 
     def find_infos(self, pattern: str | None = None) -> dict[str, ObjectInfo]:
-        """Find every object below: its path from here -> what `info` says, folder by folder, each sorted by name.
+        """Find every object below: its path from here -> its `info`, folder by folder, each sorted by name.
 
         Args:
-            pattern: a glob of the objects, or of folders whose objects are meant; sorted by what matches.
+            pattern: a glob of the objects, or of folders whose objects are meant; sorted by the path that matches.
         """
 
         def below(system: Any, path: str) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class RemotePath:
         """Do nothing."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object; one that is gone already is no error."""
+        """Remove the object; an object that is gone already is no error."""
 
         def remove(system: Any, path: str) -> None:
             try:
@@ -295,7 +295,7 @@ class RemotePath:
         self._request(lambda system, path: system.pipe_file(path, data), "written")
 
     def write_new(self, data: bytes) -> bool:
-        """Write a small object, unless there is one; False if so."""
+        """Write a small object, unless there is one; return False if so."""
 
         def put(system: Any, path: str) -> bool:
             try:

@@ -1,7 +1,7 @@
-"""Opens the file system of a URL, and sends it requests.
+"""The file system of a URL: opened, and sent requests that are retried.
 
-Retries requests to remote storage. Every request of hbpack goes through here. A request is retried whatever its error,
-because every file system has its own network errors: a cut connection, a timeout, `503 SlowDown`. Retrying cannot help
+Every request of hbpack to remote storage goes through here. A request is retried whatever its error, because
+every file system has its own network errors: a cut connection, a timeout, `503 SlowDown`. Retrying cannot help
 where an object is missing or exists already, or where credentials are missing or refused. Where nobody listens at the
 address, or the network knows no such host, a process that has never reached the storage gives up soon: most often the
 address is wrong. Every request must be safe to repeat: it may have succeeded although its answer was lost.
@@ -101,7 +101,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
-    """Return (fsspec file system, path of the URL in it). Contacts nothing.
+    """Return (fsspec file system, path of the URL in it), without contacting the storage.
 
     Args:
         options: of the file system, such as credentials; without them it looks where its own tools do.
@@ -139,7 +139,7 @@ def ask(url: str, options: StorageOptions, request: Callable[[Any, str], T], wha
         what: see `retry`.
 
     Raises:
-        FileNotFoundError: it names the URL.
+        FileNotFoundError: there is no such object; the error names the URL.
         RemoteError: see `retry`.
     """
     system, key = _system(url, options)
