@@ -3,14 +3,14 @@
 ::
 
     pack.py -> pack_corpus.py: tokenize.py -> plan.py -> write.py; append.py    make a packed set
-    rebalance.py, export.py, verify.py, status.py                               work on one
+    rebalance.py, export.py, verify.py, status.py                               work on a packed set
     stats.py, compare.py, groups.py, simulate.py, report.py                     study lengths and plans
     plan_store.py       a token store to a checked plan
-    plan_result.py      the plan that Python gets, made in memory or read; iterations.py: what runs in it
+    plan_result.py      the plan that Python gets, made in memory or read; iterations.py: its micro-batches
     results.py          the other results that a notebook shows
     arguments.py        Python's arguments; option_types.py: their types, generated from the config models
     engines.py          the processes that commands run on
     output_folder.py    checks and locks the output folder, writes `rejected.jsonl`
     validation_set.py   keeps OUT/validation in step with OUT
-    samples.py          what lies at a path, and the samples of a set, a store, a lengths file or a corpus
+    samples.py          the kind of data at a path, and the samples of a set, a store, a lengths file or a corpus
 """

@@ -38,12 +38,12 @@ from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class _Noted:
-    """What an append notes when it begins, for a run that goes on with it."""
+    """Inputs that an append notes when it begins, for a run that goes on with it."""
 
     old: tuple[StoreSource, ...]
     """The inputs of the set as it was."""
     sources: tuple[StoreSource, ...]
-    """These and the new ones."""
+    """The inputs of the set as it was, and the new ones."""
     write: WriteOptions
 
 
@@ -57,12 +57,12 @@ def run_append(
 ) -> None:
     """Add inputs to a packed set.
 
-    Called with the same inputs again, goes on with an append that was killed, or finds that all is done.
+    A second call with the same inputs goes on with an append that was killed, or finds that all is done.
 
     Args:
         inputs: as for `hbpack pack`, with weights.
-        tokenizer: where the set's tokenizer is now; None: where it was.
-        moves: OLD=NEW: where the set's own inputs are now.
+        tokenizer: the place where the set's tokenizer is now; None for where it was.
+        moves: OLD=NEW, the places where the set's own inputs were and are now.
         allow_skipped: see `TokenizeConfig`.
 
     Raises:
@@ -118,7 +118,7 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
 
 
 def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _Noted | None:
-    """What an append that was killed has noted; None also where the set has been packed with other inputs since.
+    """Read the notes of an append that was killed; return None without them, or if the set's inputs have changed.
 
     Args:
         known: the inputs of the set as it is.
@@ -154,14 +154,14 @@ def _same(sources: Sequence[Source], others: Sequence[Source]) -> bool:
 
 
 def _input_text(source: Source) -> str:
-    """An input as `parse_input` reads it."""
+    """Write an input as `parse_input` reads it."""
     if not isinstance(source.weight, float):
         return f"{source.path}@{source.weight}"
     return source.path if source.weight == 1 else f"{source.path}@{str(source.weight).removesuffix('.0')}"
 
 
 def _write_options(folder: Path) -> WriteOptions:
-    """How the set was written. Raises FormatError if it is unfinished."""
+    """Return the options that the set was written with; raise FormatError if the set is unfinished."""
     manifest = read_manifest(folder)
     if manifest.history:
         warn(
@@ -200,10 +200,10 @@ REMEDY = (
 
 
 def moved(sources: Sequence[Source], moves: Sequence[str]) -> list[Source]:
-    """The inputs where they are now.
+    """Replace the paths of inputs by the paths where they are now.
 
     Args:
-        moves: OLD=NEW; OLD is an input, or a folder above it, as it was named or from the current folder.
+        moves: OLD=NEW; OLD is an input, or a folder above it, as the input was named or from the current folder.
 
     Raises:
         ConfigError: a move is not of this form, or no input was there.
@@ -236,7 +236,7 @@ def _absolute(name: str) -> str:
 
 
 def find_known(sources: Iterable[Source], folder: Path) -> list[CorpusFile]:
-    """The files of a set's own inputs.
+    """Find the files of a set's own inputs.
 
     Raises:
         InputError: an input is gone.
@@ -251,10 +251,10 @@ def find_known(sources: Iterable[Source], folder: Path) -> list[CorpusFile]:
 
 
 def require_known(cuts: Iterable[Cut], sources: Sequence[Source], index: StoreIndex) -> None:
-    """Raise InputError unless the inputs of a token store hold what they held, and new inputs none of it.
+    """Raise InputError unless the inputs of a token store have unchanged contents, and new inputs repeat none of them.
 
     Args:
-        cuts: of all inputs, which may be more than the store's.
+        cuts: the cuts of all inputs, which may be more than the store's.
     """
     was = _contents((file.source, file.path, file.fingerprint) for part in index.parts for file in part.files)
     slices = [slice_.file for cut in cuts for slice_ in cut.slices]
@@ -277,7 +277,7 @@ def require_known(cuts: Iterable[Cut], sources: Sequence[Source], index: StoreIn
 
 
 def _contents(files: Iterable[tuple[int, str, str]]) -> dict[int, dict[str, str]]:
-    """Of each input, the content of each of its files, in order."""
+    """Group files (input, path, content) by input: content by path, in order."""
     contents: dict[int, dict[str, str]] = {}
     for source, path, content in files:
         contents.setdefault(source, {})[path] = content

@@ -1,4 +1,4 @@
-"""Arguments of the API's functions: what the config models say, with one clear error for what is wrong."""
+"""Arguments of the API's functions: checked by the config models, with one clear error for a wrong one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OWN_ARGUMENTS = {"inputs"}
 
 
 def takes(*models: type[BaseModel]) -> Callable[[F], F]:
-    """Let a function take the options of these models by name: checks the names, and shows them in its signature.
+    """Let a function take the options of these models by name: check the names, and show them in its signature.
 
     The function gets them by the names of the models' fields. None means that an option was not given.
     """
@@ -70,12 +70,12 @@ def takes(*models: type[BaseModel]) -> Callable[[F], F]:
 
 
 def python_name(field: str) -> str:
-    """The name of an option in Python: that of the command line, with `_`."""
+    """Return the name of an option in Python: its name on the command line, with `_`."""
     return option_name(field).removeprefix("--").replace("-", "_")
 
 
 def _plain(option: str, value: Any) -> Any:
-    """A value as the models take it: a path as text, a number of numpy as Python's, a strategy or packing by name."""
+    """Convert a value for models: a path to text, a numpy number to Python's, a strategy or packing to its name."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if option in ("strategy", "packing") and (callable(value) or hasattr(value, "name")):
@@ -87,7 +87,7 @@ def _plain(option: str, value: Any) -> Any:
 
 
 def listed(option: str, value: Any) -> str | None:
-    """Text that names several strategies or packings, of a list that may hold objects, too."""
+    """Write the text that names several strategies or packings, from a list that may hold objects, too."""
     if value is None or isinstance(value, str):
         return value
     names = [_plain(option, each) for each in (value if isinstance(value, (list, tuple)) else [value])]
@@ -105,7 +105,7 @@ def refuse_given(options: Mapping[str, Any], fields: Iterable[str], why: Callabl
 
 
 def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
-    """How to tokenize the inputs; None without `tokenizer`, for inputs that are no corpus.
+    """Check the options that tokenize the inputs; return None without `tokenizer`, for inputs that are no corpus.
 
     Raises:
         ConfigError: a value is wrong, or options for a corpus were given without a tokenizer.
@@ -120,7 +120,7 @@ def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
 
 
 def plan_config_of(options: Mapping[str, Any]) -> PlanConfig | None:
-    """How to plan lengths; None without options that say so, for lengths alone and for what is planned.
+    """Check the options that plan lengths; return None without any, for lengths alone and for sets with a plan.
 
     Raises:
         ConfigError: a value is wrong, or there are options of a plan without its groups and GPUs.
@@ -140,18 +140,18 @@ def plan_config_of(options: Mapping[str, Any]) -> PlanConfig | None:
 
 
 def is_paths(inputs: Any) -> bool:
-    """Whether inputs are a path, or a list or tuple of such, and not lengths; an empty list is one of lengths."""
+    """Whether inputs are a path, or a list or tuple of paths, and not lengths; an empty list is one of lengths."""
     names = inputs if isinstance(inputs, (list, tuple)) else [inputs]
     return all(isinstance(each, (str, os.PathLike)) for each in names) if len(names) else isinstance(names, tuple)
 
 
 def path_names(inputs: Any) -> tuple[str, ...]:
-    """One path or several, as text."""
+    """Write one path or several as text."""
     return tuple(map(os.fspath, inputs if isinstance(inputs, (list, tuple)) else [inputs]))
 
 
 def one_path(inputs: Any, function: str) -> Path:
-    """The only path of inputs.
+    """Return the only path of inputs.
 
     Raises:
         ConfigError: there are several.
@@ -163,10 +163,10 @@ def one_path(inputs: Any, function: str) -> Path:
 
 
 def samples_of(lengths: Any) -> Samples:
-    """Samples of which the lengths are at hand.
+    """Make samples of the given lengths.
 
     Raises:
-        InputError: they are not integers from 1 to 2^31 - 1.
+        InputError: the lengths are not integers from 1 to 2^31 - 1.
     """
     import numpy as np
 

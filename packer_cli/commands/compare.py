@@ -1,4 +1,4 @@
-"""`compare`: many plans of the same samples, side by side. It keeps no files."""
+"""`compare`: many plans of the same samples, side by side. The comparison keeps no files."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def run_compare(
 
     Args:
         algorithms: rows, see `compare.rows`; None for the default table.
-        strategies: instead of them, a row for each of these.
+        strategies: instead of algorithms, a row for each of these strategies.
         rules: simulate each row with these rules, and add HBP's baseline.
         sort: the order of the rows, see `tables.compare`.
     """
@@ -152,7 +152,7 @@ _MOST_PLANNED, _DRAWN, _DRAWS = 3_000_000, 50_000, 3
 
 
 def _draws(samples: Samples, repeat: RepeatConfig, seed: int) -> list[Samples]:
-    """The samples to plan with each seed; a notice says that they are not all."""
+    """Return the samples to plan with each seed; print a notice if they are not all."""
     number, of_each = repeat.sample, samples.sources is None or {*samples.weights} <= {1}
     if number is None and samples.num_samples > _MOST_PLANNED and of_each and samples.trees is None:
         number = _DRAWN
@@ -185,6 +185,6 @@ def _rows(
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: TrainConfig, lockstep: str) -> Simulator:
-    """The simulator with the model that the options name; all pipeline stages share its weights."""
+    """Make a simulator with the model that the options name; all pipeline stages share its weights."""
     model = load_gpu_model(config, num_gpus, "a prediction of time", lockstep)
     return Simulator(model=model, rules=rules)

@@ -1,7 +1,7 @@
-"""The doctor stage: whether this installation and this machine can do what hbpack needs. It keeps no files.
+"""The doctor stage: whether this installation and this machine meet hbpack's needs. The stage keeps no files.
 
-Each check is a function that returns what it found. Price: imports of the compiled libraries, and of torch if it is
-there; a few seconds.
+Each check is a function that returns its finding. Price: imports of the compiled libraries, and of torch if it is
+installed; a few seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXTRAS: Mapping[str, str] = {
     "remote": "s3:// inputs and outputs",
     "ray": "--engine ray",
 }
-"""What each optional set of dependencies is for."""
+"""Purpose of each optional set of dependencies."""
 
 _COMPILED = ("numpy", "pyarrow", "numba", "highspy", "gigatoken", "tokenizers", "orjson", "xxhash")
 """Libraries that an installation for another machine or Python breaks; `hbpack doctor` imports them."""
@@ -46,27 +46,27 @@ _LEAST_FILES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What was found of one thing."""
+    """Finding about one thing."""
 
     subject: Subject
     name: str
     state: State
     """`note`: something is missing that most runs can do without."""
     value: str
-    """For people."""
+    """The finding, for people."""
     remedy: str = ""
-    """What to do about it; empty if it is in order."""
+    """The remedy; empty if the thing is in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkup:
-    """Everything that was checked."""
+    """Findings about everything that was checked."""
 
     checks: tuple[Check, ...]
 
     @property
     def broken(self) -> list[Check]:
-        """Those that keep hbpack from working."""
+        """Checks whose findings keep hbpack from working."""
         return [check for check in self.checks if check.state == "broken"]
 
     @property
@@ -113,7 +113,7 @@ def _library(requirement: str) -> Check:
 
 
 def _requirements(extra: str) -> list[str]:
-    """The requirements of an extra for this Python, or with an empty name, those of hbpack; none without metadata."""
+    """List the requirements of an extra for this Python, or, for an empty name, of hbpack; none without metadata."""
     from packaging.requirements import Requirement
 
     try:
@@ -178,7 +178,7 @@ def _solver() -> Check:
 
 
 def _cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """CPUs that the control group may use (versions 2 and 1); None without a limit."""
+    """Read the number of CPUs that the control group may use (versions 2 and 1); return None without a limit."""
     try:
         quota, period = (groups / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -211,7 +211,7 @@ def _open_files() -> Check:
 
 
 def _kernels() -> Check:
-    """`kernels.choose_cache` has chosen the folder when the package was imported."""
+    """Check the folder of compiled kernels, which `kernels.choose_cache` chose when the package was imported."""
     folder = os.environ.get("NUMBA_CACHE_DIR", "")
     if not folder:
         return _broken(
@@ -235,7 +235,7 @@ def _extras() -> Iterator[Check]:
 
 
 def _plugins() -> Iterator[Check]:
-    """What other packages bring, loaded. Loader formats are not, since the loader needs torch."""
+    """Load and check the plugins of other packages, except loader formats, since the loader needs torch."""
     from packer_cli.config import PlanConfig
     from packer_cli.config.defaults import require_declared
     from packer_cli.corpus.records.shapes import SHAPES

@@ -15,13 +15,13 @@ PRELOAD = ("packer_cli.tokens.preload",)
 
 
 def start_server(tokenizer: NamedTokenizer) -> None:
-    """Start what the workers of `make_engine()` are forked from, ahead of it.
+    """Start the server that the workers of `make_engine()` are forked from, ahead of that call.
 
     Args:
-        tokenizer: what they will use; the server loads it once, for all of them.
+        tokenizer: the tokenizer that the workers will use; the server loads it once, for all of them.
 
     Raises:
-        RunError: it cannot be started.
+        RunError: the server cannot be started.
     """
     choose_cache()  # The server inherits it.
     if default_workers() > 1:
@@ -34,7 +34,7 @@ def make_engine(
     preload: Sequence[str] = PRELOAD,
     tokenizer: NamedTokenizer | None = None,
 ) -> Engine:
-    """An engine for all stages. Enter it before the imports of the stages: its workers load at the same time.
+    """Make an engine for all stages. Enter the engine before the imports of the stages: its workers load meanwhile.
 
     Args:
         name: `local`, `ray` or `ray:ADDRESS`.

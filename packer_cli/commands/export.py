@@ -24,24 +24,24 @@ from packer_cli.shards.manifest import read_manifest
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What `hbpack export` left."""
+    """Result of `hbpack export`."""
 
     output: str | None = None
-    """None for a packed set that was pushed to the Hub as it is."""
+    """Folder of the export; None for a packed set that was pushed to the Hub as it is."""
     format: str | None = None
-    """None likewise."""
+    """Format of the export; None for a packed set that was pushed to the Hub as it is."""
     pushed_to: str | None = None
     """The data set on the Hub, `USER/NAME`."""
     is_complete: bool
-    """False after a task of a job array whose others are not done; the numbers are of a complete export."""
+    """False after a task of a job array whose other tasks are not done; only a complete export has numbers."""
     num_rows: int | None = None
-    """Packs."""
+    """Number of packs."""
     num_samples: int | None = None
     num_tokens: int | None = None
     num_files: int | None = None
     num_bytes: int | None = None
     listing: Hidden[ExportListing | None] = None
-    """What the export says of itself."""
+    """The listing of the export's files and numbers."""
 
 
 def run_export(
@@ -56,7 +56,7 @@ def run_export(
 
     Args:
         options: None for the packed set as it is, which is then pushed.
-        push: push it to the Hugging Face Hub; not as a task of an array.
+        push: options to push the export to the Hugging Face Hub; not for a task of an array.
         ids: write the share of a task of a job array. The last task to end completes the export.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The groups stage: find the groups, or layouts, that make an epoch of these samples shortest. It keeps no files."""
+"""The groups stage: it finds the groups, or layouts, that make an epoch of samples shortest, and keeps no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The init stage: a config file for data that was looked at, or from another trainer's config."""
+"""The init stage: a config file made from a look at data, or from another trainer's config."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from packer_cli.tokens.templates.written import EARLIER_REASONING
 
 _NAME_A_CONFIG = "name a training config of Axolotl or LLaMA-Factory, or a dataset_info.json"
 _PACKED = "packed"
-"""Where the config writes the packed set."""
+"""Output folder that the config names for the packed set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:
-    """What `hbpack init` was given."""
+    """Arguments of `hbpack init`."""
 
     inputs: tuple[str, ...]
     source: str | None
@@ -47,26 +47,26 @@ class InitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenConfig:
-    """What `hbpack init` wrote."""
+    """Result of `hbpack init`."""
 
     output: str
-    """The config file, as it was named."""
+    """The config file, as the user named it."""
     options: ConfigValues
-    """What it holds, besides `inputs`."""
+    """Options in the file, besides `inputs`."""
     missing: tuple[str, ...]
-    """Options that it holds as comments, for you to set."""
+    """Options in the file that are comments, for you to set."""
     lost: tuple[str, ...]
-    """What of another trainer's config could not be carried over."""
+    """Parts of another trainer's config that could not be carried over."""
     trainer_lines: tuple[str, ...]
     """Lines for another trainer's config, so that it trains the packed set."""
     skipped: tuple[SkippedFiles, ...]
     """Files of the inputs that are not read, by suffix."""
     num_inputs: Hidden[int]
-    """That it names."""
+    """Number of inputs that the file names."""
 
 
 def run_init(options: InitOptions) -> WrittenConfig:
-    """Write the config file. Returns what it holds.
+    """Write the config file, and return its contents.
 
     Raises:
         ConfigError: there is no input, or of --model and --gpu one is missing.
@@ -117,7 +117,7 @@ def run_init(options: InitOptions) -> WrittenConfig:
 
 
 def _pinned(path: str, inputs: list[str]) -> str:
-    """Write a list of the files of inputs. Returns what takes their place in the config."""
+    """Write a list of the files of inputs; return the name of the list that replaces the inputs in the config."""
     sources, files = discover(inputs)
     if len({source.weight for source in sources}) > 1:
         raise ConfigError(f"--list {path}: a list has one weight, and the inputs have several; list each by itself")
@@ -144,7 +144,7 @@ def _begin(options: InitOptions) -> Draft:
 
 
 def _read(path: Path) -> TrainerConfig:
-    """The mapping in a JSON or YAML file."""
+    """Read the mapping in a JSON or YAML file."""
     import yaml
 
     try:
@@ -161,7 +161,7 @@ def _read(path: Path) -> TrainerConfig:
 
 
 def _look(options: InitOptions, draft: Draft) -> list[Look]:
-    """Look at the inputs. Those of another trainer's config need not be here."""
+    """Look at the inputs. Inputs of another trainer's config need not be on this machine."""
     looks: list[Look] = []
     try:
         sampler = Sampler(draft.options.get("tokenizer"), draft.options.get("chat-template"))
@@ -191,7 +191,7 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
 
 
 def _add_shape(draft: Draft, looks: list[Look]) -> None:
-    """Name the shape of the records if all have one, so that a record of another is noticed; say so if they differ."""
+    """Name the records' shape if all have one, so that another is noticed; print a line if shapes differ."""
     shapes = sorted({shape for look in looks for shape in look.shapes})
     is_known = len(looks) == len(draft.inputs) and len(shapes) == 1 and not any(look.rejects for look in looks)
     if "schema" in draft.options:

@@ -1,4 +1,4 @@
-"""What runs in the iterations of a plan."""
+"""The iterations of a plan: their micro-batches, GPUs and samples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MicroBatch:
     pack: int | None
     """Number of the pack in the plan; None for a filler, which has no samples and no loss."""
     group: Group
-    """How it runs: capacity, degrees of parallelism, checkpointed layers."""
+    """The pack's group: capacity, degrees of parallelism, checkpointed layers."""
     gpus: range
     """The plan's numbers of the GPUs."""
     row_length: int
@@ -37,20 +37,20 @@ class MicroBatch:
     samples: Int32Array
     """int32[n]: number of each sample among the lengths; a sample that was cut is in several packs."""
     starts: Int32Array
-    """int32[n]: first token of each in its sample; 0 unless it was cut."""
+    """int32[n]: first token of each piece in its sample; 0 unless the sample was cut."""
     lengths: Int32Array
-    """int32[n]: tokens of each; of items, those that branches share counted once."""
+    """int32[n]: tokens of each piece; tokens that branches of an item share are counted once."""
     attention: Int64Array | None = None
     """int64[n]: attention work of each item; None: samples are flat."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of its samples, without padding."""
+        """Tokens of the samples, without padding."""
         return int(self.lengths.sum(dtype=np.int64))
 
     @property
     def attention_work(self) -> int:
-        """Sum of the squared lengths: what HBP evens out; of items, their own work."""
+        """Sum of the squared lengths, which HBP evens out; of items, their own work."""
         if self.attention is not None:
             return int(self.attention.sum())
         return int(np.square(self.lengths, dtype=np.int64).sum())
@@ -58,21 +58,21 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Iteration:
-    """What runs between two points where all GPUs meet."""
+    """Micro-batches that run between two points where all GPUs meet."""
 
     number: int
-    """Its place in the epoch."""
+    """Place of the iteration in the epoch."""
     step: int
-    """The optimizer step that it belongs to."""
+    """The optimizer step that the iteration belongs to."""
     micro_batches: tuple[MicroBatch, ...]
-    """By first GPU; of a replica, in the order in which it runs them."""
+    """Micro-batches by first GPU; those of a replica in the order in which it runs them."""
 
 
 class Iterations(Sequence[Iteration]):
     """The iterations of an epoch, in order. An item is made when you ask for it."""
 
     def __init__(self, plan: Plan, epoch: int) -> None:
-        """Use `Plan.iterations`."""
+        """Prepare the iterations of an epoch; use `Plan.iterations` instead of this."""
         if not 0 <= epoch < len(plan.epochs):
             has = counted(len(plan.epochs), "epoch")
             raise ConfigError(f"epoch {epoch} is not planned; the plan has {has}, from 0 on: plan more with --epochs")
@@ -89,13 +89,13 @@ class Iterations(Sequence[Iteration]):
     def __getitem__(self, index: slice) -> list[Iteration]: ...
 
     def __getitem__(self, index: int | slice) -> Iteration | list[Iteration]:
-        """One iteration, or a list of those of a slice."""
+        """Make one iteration, or a list of those of a slice."""
         if isinstance(index, slice):
             return [self._iteration(number) for number in range(len(self))[index]]
         return self._iteration(range(len(self))[index])
 
     def table(self) -> pa.Table:
-        """All micro-batches as a pyarrow table, a row each; `.to_pandas()` and polars take it as it is.
+        """Make a pyarrow table of all micro-batches, a row each; `.to_pandas()` and polars take the table as it is.
 
         Columns: `iteration`, `step`, `group` (its number in the plan), `first_gpu`, `num_gpus`, `pack` (null: a
         filler), `row_length`, `num_samples`, `num_tokens`, and `attention_work` with the padding that aligns samples.

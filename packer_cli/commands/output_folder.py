@@ -1,4 +1,4 @@
-"""The output folder of the stages: whether hbpack wrote it, and what is in it."""
+"""The output folder of the stages: whether hbpack wrote it, and its contents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex
 
 APPEND_MARKER = ".append.json"
-"""File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
+"""File in the output folder from the beginning of an append to its end, from which a run goes on after a kill."""
 
 
 def locked_output(
@@ -41,7 +41,7 @@ def locked_output(
     """Check the output folder of a stage, and lock it with `locked_set` while the block runs.
 
     Raises:
-        OutputError: it is the validation set of another folder, or see `locked_set`.
+        OutputError: the folder is the validation set of another folder, or see `locked_set`.
         BusyError: another run is writing to it.
     """
     refuse_validation(folder)
@@ -53,9 +53,9 @@ def locked_set(folder: Path, *, has_plan: bool = False, task: TaskLock | None = 
     """Check the folder of a set, and lock it against other runs while the block runs.
 
     Args:
-        has_plan: the folder must hold a plan, rather than be new or an earlier run's. The block itself reports a
-            missing plan or a read-only folder.
-        task: share the folder with the other tasks of an array.
+        has_plan: whether the folder must hold a plan, rather than be new or an earlier run's. The block itself reports
+        a missing plan or a read-only folder.
+        task: the lock of a task, which shares the folder with the other tasks of an array.
 
     Raises:
         OutputError: the folder holds other files, or cannot be written to.
@@ -71,7 +71,7 @@ def locked_set(folder: Path, *, has_plan: bool = False, task: TaskLock | None = 
 
 
 def _check_links(folder: Path) -> None:
-    """Refuse to write through a link out of the folder: it may lead to another set's files, and no loader follows it.
+    """Refuse to write through a link out of the folder, which may lead to another set's files, and no loader follows.
 
     Raises:
         OutputError: there is such a link.
@@ -98,7 +98,7 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
 
 
 def holds_only_reasons(folder: Path, entries: list[str]) -> bool:
-    """Whether planning found no samples and left only its reasons here, maybe beside an earlier plan's shards."""
+    """Whether planning found no samples and left only its reasons, maybe beside an earlier plan's shards."""
     path = folder / REJECTED_NAME
     if not path.is_file() or not {*entries} <= {REJECTED_NAME, SHARD_MARKERS, "shards", "ranks", REFERENCE_FOLDER}:
         return False
@@ -108,18 +108,18 @@ def holds_only_reasons(folder: Path, entries: list[str]) -> bool:
 
 
 def store_of(folder: Path, header: PlanHeader) -> Path:
-    """The token store of the plan in a folder."""
+    """Return the token store of the plan in a folder."""
     return path_from(folder, header.store)
 
 
 def require_tokens(store: Path) -> None:
-    """Raise InputError if an array that makes this token store has not ended, and no earlier store is there."""
+    """Raise InputError if an array that makes this token store has not ended, and there is no earlier store."""
     if not (store / INDEX_NAME).exists() and (rest := ArrayRecords(store / WORK).unfinished()):
         raise InputError(f"the token store {str(store)!r} is unfinished: {rest}")
 
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:
-    """Header of the plan of a token store, finished in a folder; None if it is damaged or of another store."""
+    """Check the finished plan of a store, and return its header; None if missing, damaged or of another store."""
     try:
         read_plan(folder / PLAN_NAME, check=True)
         header = read_plan_header(folder / PLAN_NAME)
@@ -130,7 +130,7 @@ def current_plan(folder: Path, store: Path) -> PlanHeader | None:
 
 
 def kind_of(own: Path) -> Literal["none", "ours", "other"]:
-    """What is in the place of a validation set: nothing that can be read, a validation set, or a set of its own."""
+    """Find the kind of set in a validation set's place: none that can be read, a validation set, or one of its own."""
     config = config_of_plan(own)
     if (own / TOKENS).exists() or (config is not None and not config.is_validation):
         return "other"
@@ -138,7 +138,7 @@ def kind_of(own: Path) -> Literal["none", "ours", "other"]:
 
 
 def refuse_validation(folder: Path) -> None:
-    """Raise OutputError for a folder with the validation set of the folder around it, which is planned with that."""
+    """Raise OutputError for a folder with the validation set of the folder around it, whose plan makes both."""
     place = folder.resolve()
     if place.name == VALIDATION and kind_of(place) == "ours":
         whole = str(folder.parent if folder.name == VALIDATION else place.parent)
@@ -149,7 +149,7 @@ def refuse_validation(folder: Path) -> None:
 
 
 def current_header(folder: Path) -> PlanHeader | None:
-    """The header of the plan in a folder; None if it is missing or damaged."""
+    """Read the header of the plan in a folder; return None if it is missing or damaged."""
     try:
         return read_plan_header(folder / PLAN_NAME)
     except (InputError, FormatError):
@@ -157,7 +157,7 @@ def current_header(folder: Path) -> PlanHeader | None:
 
 
 def current_manifest(folder: Path) -> Manifest | None:
-    """The manifest in a folder; None if it is missing or damaged."""
+    """Read the manifest in a folder; return None if it is missing or damaged."""
     try:
         return read_manifest(folder)
     except (InputError, FormatError):
@@ -165,7 +165,7 @@ def current_manifest(folder: Path) -> Manifest | None:
 
 
 def config_of_plan(folder: Path) -> PlannedConfig | None:
-    """The options of the plan in a folder, or of the set made from it; None if neither can be read."""
+    """Read the options of the plan in a folder, or of the set made from it; return None if neither can be read."""
     if header := current_header(folder):
         return header.config
     manifest = current_manifest(folder)
@@ -176,16 +176,16 @@ class RejectedRecord(NamedTuple):
     """A record that was left out, or cut."""
 
     file: str
-    """As the user named it."""
+    """The file, as the user named it."""
     line: int
     reason: str
 
 
 def write_rejected(folder: Path, entries: Callable[[], Iterable[RejectedRecord]]) -> bool:
-    """Write `rejected.jsonl` unless it already holds these lines. Returns whether it was written.
+    """Write `rejected.jsonl` unless it already holds these lines; return whether it was written.
 
     Args:
-        entries: makes them; called twice.
+        entries: makes the lines; called twice.
 
     Raises:
         FormatError: the token store is damaged.
@@ -200,7 +200,7 @@ def write_rejected(folder: Path, entries: Callable[[], Iterable[RejectedRecord]]
 
 
 def store_rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
-    """Yield the records that were rejected when a store was made. FormatError if it is damaged."""
+    """Yield the records that were rejected when a store was made; raise FormatError if it is damaged."""
     from packer_cli.tokens.rejects import read_rejects, rejects_name
 
     for part in index.parts:

@@ -64,24 +64,24 @@ def pack(
 
 
 class PackedSet:
-    """A packed set on disk, or behind a URL: what `pack` gives, or `PackedSet(path)` opens."""
+    """A packed set on disk, or behind a URL: the result of `pack`, or of `PackedSet(path)`."""
 
     def __init__(self, path: StrPath) -> None:
-        """Open a set; nothing is read yet.
+        """Open a set, without reading anything yet.
 
         Args:
-            path: its folder or URL.
+            path: the folder or URL of the set.
         """
         self._name = path
         self._path = as_path(path)
 
     @property
     def path(self) -> Path:
-        """Its folder; for a URL, an object with the same methods."""
+        """Folder of the set; for a URL, an object with the same methods."""
         return self._path
 
     def manifest(self) -> Manifest:
-        """What `hbpack.json` says, read anew: options, files and their checksums, groups, counts, metrics.
+        """Read `hbpack.json` anew: options, files and their checksums, groups, counts, metrics.
 
         Raises:
             HbpackError: there is no finished set, or its manifest is damaged.
@@ -97,7 +97,7 @@ class PackedSet:
         return read_planned(self._path / PLAN_NAME)
 
     def validation(self) -> PackedSet | None:
-        """The packed set of the samples that `validation=` set aside; None without that.
+        """Open the packed set of the samples that `validation=` set aside; return None without that option.
 
         Raises:
             HbpackError: there is no plan, or it is damaged.
@@ -107,7 +107,7 @@ class PackedSet:
         return PackedSet(self._path / VALIDATION) if self._plan.config.sets_aside else None
 
     def plan(self) -> Plan:
-        """Its plan, after any `hbpack rebalance`. The arrays are memory-mapped.
+        """Read the plan of the set, after any `hbpack rebalance`. The arrays are memory-mapped.
 
         Raises:
             HbpackError: there is no plan, or it is damaged.
@@ -116,7 +116,7 @@ class PackedSet:
 
     @takes(BoundConfig)
     def stats(self, **options: Unpack[BoundOptions]) -> Stats:
-        """The figures of `hbpack stats` of its plan, which is checked for damage; see `stats`."""
+        """Compute the figures of `hbpack stats` from the set's plan, which is checked for damage; see `stats`."""
         from packer_cli.commands.stats import stats
 
         return stats(self._name, **options)

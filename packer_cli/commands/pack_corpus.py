@@ -51,7 +51,7 @@ def pack_corpus(
     engine: Engine,
     inputs: Inputs | None = None,
 ) -> None:
-    """Like `run_pack`, but without a lock.
+    """Turn a corpus into shards like `run_pack`, but without a lock.
 
     Args:
         inputs: see `packer_cli.tokens.stage.tokenize`.
@@ -66,7 +66,7 @@ def pack_corpus(
         refuse_other(folder)
 
     def require(part: PartInfo) -> None:
-        """Refuse trees before they replace the store of a set. Without one, the tokens stay for another plan."""
+        """Refuse trees before they replace the store of a set. Where there is no set, tokens stay for another plan."""
         if has_plan and part.items is not None:
             resolve(plan, has_trees=True)
             refuse_index_of_trees(write or WriteConfig(), has_trees=True)
@@ -105,7 +105,7 @@ def _kernels(request: PlanRequest) -> Iterator[None]:
 
 
 def _kernels_name(request: PlanRequest) -> str:
-    """A name for the set of kernels that `kernel_shares` compiles; equal sets have equal names."""
+    """Name the set of kernels that `kernel_shares` compiles; equal sets have equal names."""
     import llvmlite.binding  # type: ignore[import-untyped]
     import numba
 

@@ -1,4 +1,4 @@
-"""`plan`: which samples share a pack, and which packs run together; a token store's plan becomes `plan.arrow`."""
+"""`plan`: samples that share a pack, and packs that run together; a token store's plan becomes `plan.arrow`."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
     """Plan samples: groups, packs, iterations and steps. The options are those of `hbpack plan`.
 
     Only lengths are needed, so a plan takes seconds, and you can look at it before a token is written. The result is
-    the same as that of the command. A million lengths take about as long as there: the plan is made in this process,
-    by the same code. Where the path holds a plan, options that you leave out are those of that plan.
+    the same as that of the command. A million lengths take about as long as by the command: the plan is made in this
+    process, by the same code. Where the path holds a plan, options that you leave out are those of that plan.
 
     Args:
         lengths: tokens of each sample, as a numpy array, a list, or a column of pyarrow, pandas or polars (int[n]);
@@ -103,7 +103,7 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
     """Plan the token store in `source/tokens`, and write the plan to `folder`, which may be `source`.
 
     Args:
-        options: those of `StorePlanConfig` by name; one that is None or missing is as in the plan in `source`.
+        options: options of `StorePlanConfig` by name; one that is None or missing is as in the plan in `source`.
     """
     refuse_validation(source)
     recorded = config_of_plan(source)
@@ -122,13 +122,13 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
 
 
 def _with_recorded(options: Mapping[str, Any], recorded: PlannedConfig | None) -> tuple[StorePlanConfig, set[str]]:
-    """The options given, with those that an earlier plan records for the rest; and the names of those given."""
+    """Return the given options, completed by an earlier plan's record of options; and the names of the given ones."""
     given = {name: options[name] for name in StorePlanConfig.model_fields if options.get(name) is not None}
     return recorded.with_options(given) if recorded else validate(StorePlanConfig, given), {*given}
 
 
 def _say_changes(recorded: PlannedConfig, given: set[str], source: Path, config: PlannedConfig) -> None:
-    """Print in a line which options are no longer as recorded, and which others of the record are not at a default."""
+    """Print in a line the options that are no longer as recorded, and the other recorded ones that are no defaults."""
     before, after = recorded.as_text(), config.as_text()
     known = [name for name in StorePlanConfig.model_fields if name in recorded.names_given() | given]
     changed = [name for name in known if before.get(name) != after.get(name)]
@@ -160,14 +160,14 @@ def check_options(config: PlanConfig, *, has_trees: bool | None = None) -> Resol
 def make_plan(
     given: StorePlanConfig, checked: Resolved, source: Path, folder: Path, say_options: _SayOptions | None = None
 ) -> None:
-    """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
+    """Plan the token store in `source/tokens`, and write `folder/plan.arrow` and `folder/rejected.jsonl`.
 
     If samples are set aside, they are planned in `folder/validation`. Where one of the two plans fails, both folders
     stay as they are.
 
     Args:
-        checked: what `check_options` makes of the options that were given.
-        say_options: gets them when the groups are known, before they are planned with.
+        checked: the result of `check_options` for the given options.
+        say_options: called with the options when the groups are known, before the planning.
     """
     skip_extensions()
     store = source / TOKENS
@@ -202,7 +202,7 @@ def make_plan(
 
 
 def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, folder: Path) -> Callable[[], None]:
-    """Plan one set: the samples that `resolved` asks for, for `folder`. Returns what writes the plan."""
+    """Plan one set: the samples that `resolved` asks for, for `folder`. Return a function that writes the plan."""
     watch, store, index, config = Stopwatch(), of_store.store.folder, of_store.store.index, resolved.config
     chosen = [asdict(choice)] if choice else []
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
@@ -230,7 +230,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
 
 
 def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None:
-    """Leave a plan as it is; rewrite `rejected.jsonl` if it names files otherwise, which the plan does not name."""
+    """Leave a plan as it is; rewrite `rejected.jsonl` if file names in it have changed, which are not in the plan."""
     say("the plan is up to date")
     if write_rejected(folder, partial(left_out, header.config, of_store)):
         say(f"{REJECTED_NAME} is rewritten")
@@ -239,7 +239,7 @@ def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None
 def _write_draft(
     planned: tuple[types.Plan, PieceLoss], header: PlanHeader, seconds: str, of_store: StoreSamples, folder: Path
 ) -> None:
-    """Write a plan, and say what it comes to."""
+    """Write a plan, and print its figures."""
     (plan, piece_loss), config, counts = planned, header.config, header.counts
     manifest = current_manifest(folder)
     if manifest is None or not is_of_plan(manifest, header.fingerprint):
@@ -268,7 +268,7 @@ def _write_draft(
 
 
 def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:
-    """A note on the pieces (int64[k]) of cut samples that have no loss, with the record of the first one."""
+    """Write a note on the pieces (int64[k]) of cut samples that have no loss, with the record of the first one."""
     has, them = ("has", "it") if len(lost) == 1 else ("have", "them")
     sample, start = pieces.sample[lost], pieces.start[lost]
     at = np.lexsort((start, sample))[0]

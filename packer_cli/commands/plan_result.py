@@ -1,4 +1,4 @@
-"""A plan and what is known of it: made in memory from lengths, or read from a packed set."""
+"""A plan, and the facts about it: made in memory from lengths, or read from a packed set."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Plan:
-    """Which samples share a pack, which packs run together, on which GPUs and in which order; made by `plan`.
+    """Plan of the samples that share a pack, the packs that run together, and their GPUs and order; made by `plan`.
 
     Its arrays are read, and its figures are computed, when they are first asked for.
     """
 
     config: PlannedConfig
-    """The options that decided it, with groups and costs as numbers."""
+    """The options that decided the plan, with groups and costs as numbers."""
     counts: SampleCounts
-    """What became of the samples."""
+    """Samples by their outcome."""
     group_choice: GroupChoice | None
-    """How `groups="auto"` chose; None if you named the groups."""
+    """The choice of `groups="auto"`; None if you named the groups."""
     samples: Samples | None = None
-    """What it was made from; None for a plan that was read."""
+    """The samples that the plan was made from; None for a plan that was read."""
     header: PlanHeader | None = None
-    """What the file of a plan that was read says beside its arrays."""
+    """The header of the file of a plan that was read: all but its arrays."""
     manifest: Manifest | None = None
-    """That of the packed set which it was read from."""
+    """Manifest of the packed set that the plan was read from."""
     _load: Callable[[], types.Plan]
     _measure: Callable[[Plan], PlanMetrics]
 
@@ -79,7 +79,7 @@ class Plan:
 
     @cached_property
     def baseline(self) -> Baseline:
-        """The plan that it is compared with."""
+        """The baseline that the plan is compared with."""
         return baseline_of(self.arrays, self.request)
 
     @cached_property
@@ -89,12 +89,12 @@ class Plan:
 
     @cached_property
     def request(self) -> PlanRequest:
-        """What its strategy planned from, on as many GPUs as it has now."""
+        """The request that the strategy planned from, on as many GPUs as the plan has now."""
         return replace(build(self.config).request, num_gpus=self.arrays.num_gpus)
 
     @takes(BoundConfig)
     def stats(self, **options: Unpack[BoundOptions]) -> Stats:
-        """The figures of `hbpack stats`: balance, padding, communication, lengths, and what the mask leaves out.
+        """Compute the figures of `hbpack stats`: balance, padding, communication, lengths, and sparsity of the mask.
 
         Args:
             options: `bound`, see `stats`.
@@ -113,10 +113,10 @@ class Plan:
         )
 
     def iterations(self, epoch: int = 0) -> Iterations:
-        """What runs in each iteration of an epoch: its micro-batches, their GPUs and their samples.
+        """List the iterations of an epoch: their micro-batches, GPUs and samples.
 
         Args:
-            epoch: one of those that were planned (`epochs=`).
+            epoch: one of the epochs that were planned (`epochs=`).
 
         Raises:
             HbpackError: there is no such epoch.
@@ -142,7 +142,7 @@ def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] 
         given: see `refuse_without_effect`.
 
     Raises:
-        ConfigError: the options do not fit each other or the samples, or ask for what is only compared.
+        ConfigError: the options do not fit each other or the samples, or ask for a plan that is only compared.
     """
     refuse_rows_alone(config)
     refuse_without_effect(config, given)
@@ -159,15 +159,15 @@ def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] 
 
 
 def read_planned(path: Path, *, check: bool = False) -> Plan:
-    """A plan on disk: that of a packed set, after any rebalance, or of a file.
+    """Read a plan on disk: the plan of a packed set, after any rebalance, or of a file.
 
     Args:
         path: the folder of a plan or packed set, or the file of a plan.
-        check: prove the arrays when they are read, see `read_plan`.
+        check: whether to prove the arrays when they are read, see `read_plan`.
 
     Raises:
         InputError: there is no plan.
-        FormatError: it is damaged, or of another version.
+        FormatError: the plan is damaged, or of another version.
     """
     file = path / PLAN_NAME if path.is_dir() else path
     header = read_plan_header(file)

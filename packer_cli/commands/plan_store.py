@@ -1,4 +1,4 @@
-"""From a token store to a checked plan."""
+"""The way from a token store to a checked plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from packer_cli.tokens.store import TokenStore
 
 
 def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupChoice | None]:
-    """The options, with groups in place of `auto`, and what a plan records about that choice; see `resolve`."""
+    """Resolve the options, with groups in place of `auto`; return them, and a plan's record of that choice."""
     has_trees, choice = samples.trees is not None, None
     if config.is_auto:
         from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
@@ -45,7 +45,7 @@ def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupCh
 
 
 def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
-    """What each sample or item of an epoch takes of a capacity (int32[m]), for the choice of `auto` groups.
+    """Return the capacity that samples or items of an epoch take (int32[m], tokens), for the choice of `auto` groups.
 
     Raises:
         ConfigError: an option does not go with items.
@@ -56,7 +56,7 @@ def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
 
 
 def say_choice(choice: GroupChoice | None) -> None:
-    """Print which groups were chosen, if they were."""
+    """Print the groups that were chosen, if they were."""
     if choice is not None:
         from packer_cli.groups.auto import describe
 
@@ -64,12 +64,12 @@ def say_choice(choice: GroupChoice | None) -> None:
 
 
 def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
-    """The checked plan of samples of which only the lengths are known; see `plan_cut`."""
+    """Plan samples of which only the lengths are known, and check the plan; see `plan_cut`."""
     return plan_cut(samples, resolved)[0]
 
 
 def plan_cut(samples: Samples, resolved: Resolved) -> tuple[Plan, Cut]:
-    """The checked plan of samples of which only the lengths are known, and how they are cut for it.
+    """Plan samples of which only the lengths are known, and check the plan; return the plan, and the samples' cut.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
@@ -86,7 +86,7 @@ def plan_cut(samples: Samples, resolved: Resolved) -> tuple[Plan, Cut]:
 
 
 def _say_short_curriculum(plan: Plan, request: PlanRequest) -> None:
-    """Say so if the first steps could not all be short, see `StepRules.curriculum_share`."""
+    """Print a line if the first steps could not all be short, see `StepRules.curriculum_share`."""
     rules, schedule = request.steps, plan.epochs[0]
     if not rules.curriculum_steps or rules.curriculum_share == 1 or len(plan.groups) == 1:
         return
@@ -100,7 +100,7 @@ def _say_short_curriculum(plan: Plan, request: PlanRequest) -> None:
 
 
 class NothingToPlanError(RunError):
-    """No sample is left to plan."""
+    """Error of a plan for which no sample is left."""
 
 
 def plan_store(
@@ -109,10 +109,10 @@ def plan_store(
     """Plan the samples of a store that the options ask for, and check the plan.
 
     Args:
-        folder: the one that will hold the plan; for messages.
+        folder: the folder that will hold the plan; for messages.
 
     Returns:
-        The plan, the loss of its pieces, what became of the records, and the plan's figures.
+        The plan, the loss of its pieces, the records by their outcome, and the plan's figures.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
@@ -142,9 +142,9 @@ def plan_store(
 
 
 def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
-    """The options with what predicts steps, of those given, which name a model of the GPUs.
+    """Add the model that predicts steps, which the given options name, to the resolved ones.
 
-    One that cannot predict is said, and left out.
+    A model that cannot predict is left out, with a line that says so.
 
     Raises:
         ConfigError, InputError: options are missing, contradict each other or are wrong, or a file is missing or is no
@@ -164,7 +164,7 @@ def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
 
 
 def predicted(plan: Plan, config: PlannedConfig) -> Plan:
-    """The plan with predicted seconds of its steps, if its options have a model of the GPUs that can predict them."""
+    """Add predicted seconds of its steps to a plan, if its options have a model of the GPUs that can predict them."""
     if config.gpu_model is None:
         return plan
     from packer_cli.simulate.figures import with_step_seconds  # Only predictions need the simulator.
@@ -179,13 +179,13 @@ def predicted(plan: Plan, config: PlannedConfig) -> Plan:
 _NO_SECONDS = "the steps get no predicted seconds"
 _BLOCK = 1 << 20
 _ITEM_BYTES = 200
-"""What a plan takes for each item, besides what it takes for a sample; measured on half a million pairs."""
+"""Bytes that a plan takes for each item, besides those for a sample; measured on half a million pairs."""
 
 
 def left_out(config: PlannedConfig, of_store: StoreSamples) -> Iterator[RejectedRecord]:
     """Yield the lines of `rejected.jsonl` of a plan: rejected records, and samples of which the plan loses tokens.
 
-    They have the file names that the store has now. FormatError if the store is damaged.
+    The lines have the file names that the store has now. Raises FormatError if the store is damaged.
     """
     yield from store_rejects(of_store.records_of(config), of_store.store.folder)
     cut = of_store.cut(config, size_rule(config))
@@ -235,7 +235,7 @@ def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
 
 
 def _piece_loss_tokens(store: TokenStore, samples: Samples, pieces: Pieces) -> Int32Array:
-    """Loss tokens of each piece; only the loss spans of cut samples are read."""
+    """Count the loss tokens of each piece; only the loss spans of cut samples are read."""
     of_samples = store.num_loss_tokens()
     if pieces.samples is None:
         return of_samples
@@ -258,7 +258,7 @@ def _loss_of(store: TokenStore, pieces: Pieces, *, is_weighted: bool) -> NDArray
 
 
 def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
-    """Notes for people on the inputs of which an epoch is to have a number of tokens: how many it has."""
+    """Write a note for people on each input with a requested number of tokens an epoch: how many an epoch has."""
     store, inputs = of_store.store, of_store.store.index.sources
     if all(source.tokens is None for source in inputs):
         return []
@@ -276,7 +276,7 @@ def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
 
 
 def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
-    """A note for people on the pairs that lose a reference model's log-probabilities, which were of more tokens."""
+    """Write a note for people on the pairs that lose a reference model's log-probabilities, since they are cut off."""
     if pieces.trees is None:
         return []
     cut = np.unique(pieces.sample[pieces.trees.depth < WHOLE])
@@ -286,7 +286,7 @@ def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
 
 
 def _counts(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
-    """Count what became of the records.
+    """Count the records by their outcome.
 
     Args:
         records: the store's index, as the plan sees it.

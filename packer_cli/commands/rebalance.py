@@ -1,4 +1,4 @@
-"""Adapt a packed set to a different number of GPUs: new schedules and rank manifests over the same shards.
+"""A packed set for a different number of GPUs: new schedules and rank manifests over the same shards.
 
 The schedules and rank manifests for one number of GPUs are a *generation*. The first is the plan's. Each change adds
 a folder such as `ranks/rebalanced-001` and then replaces `hbpack.json`, the only file that says which generation is in
@@ -53,18 +53,18 @@ SCHEDULES_NAME = "schedules.arrow"
 
 @dataclass(frozen=True, kw_only=True)
 class Rebalanced:
-    """What `hbpack rebalance` left."""
+    """Result of `hbpack rebalance`."""
 
     output: str
     num_gpus: int
     first_epoch: int
     first_step: int
-    """Where training goes on."""
+    """Step with which training goes on."""
     num_iterations: int
-    """Left in the first epoch, as are the steps."""
+    """Iterations left in the first epoch; `num_steps` counts the steps left in it."""
     num_steps: int
     overall: OverallMetrics
-    """Of whole epochs from now on."""
+    """Figures of whole epochs from now on."""
 
 
 def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
@@ -139,13 +139,13 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
 
 @contextmanager
 def _other_sets(folder: Path, num_gpus: int) -> Iterator[list[Path]]:
-    """Lock the sets that are planned with that of a folder while the block runs.
+    """Lock the sets that are planned with the set of a folder while the block runs.
 
-    One that is for so many GPUs already may be read-only.
+    A set that is for so many GPUs already may be read-only.
 
     Raises:
-        OutputError: one cannot be written to.
-        FormatError: one is missing, or does not fit the set.
+        OutputError: a set cannot be written to.
+        FormatError: a set is missing, or does not fit the folder's.
     """
     if not read_manifest(folder).planned.sets_aside:
         yield []
@@ -157,7 +157,7 @@ def _other_sets(folder: Path, num_gpus: int) -> Iterator[list[Path]]:
 
 
 def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
-    """See `rebalance`; writes all but the manifest."""
+    """Write everything that `rebalance` writes, except the manifest."""
     manifest = read_manifest(folder)
     config = {**manifest.config.plan, "gpus": num_gpus}
     if global_tokens is not None:
@@ -219,7 +219,7 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
 
 
 def plan_in_force(folder: Path) -> Plan:
-    """The plan of a packed set, with the schedules of the current generation; whole epochs only.
+    """Read the plan of a packed set, with the schedules of the current generation; whole epochs only.
 
     Raises:
         InputError, FormatError: there is no such set, or it is damaged.
@@ -243,7 +243,7 @@ def _is_in_force(manifest: Manifest, stop: Stop, config: Decisions) -> bool:
 
 
 def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
-    """The generation that training read."""
+    """Find the generation that training read."""
     if stop.fingerprint is None:
         return manifest.generation
     known = {generation.fingerprint: generation for generation in (*manifest.history, manifest.generation)}
@@ -258,7 +258,7 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
 def _remaining(
     folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop
 ) -> tuple[Origin, Int64Array]:
-    """Where training left a generation, and the packs (int64[r]) that it has not run of the epoch."""
+    """Find the place where training left a generation, and the packs (int64[r]) of the epoch that it has not run."""
     epoch = source.first_epoch if stop.epoch is None else stop.epoch
     entry, is_written = source.find_epoch(epoch, f"{stop.name}: epoch")
     schedule = generation_schedules(folder, source, plan)[source.epochs.index(entry)]
@@ -300,7 +300,7 @@ def _refuse_inside(
 
 
 def _schedules(plan: Plan, origin: Origin, left: Int64Array, request: PlanRequest) -> list[Schedule]:
-    """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
+    """Schedule the rest of the epoch and the whole epochs after it: as many as requested, at least one."""
     steps = request.steps
     curriculum = max(0, steps.curriculum_steps - origin.step) if origin.epoch == 0 else 0
     dealt = replace(request, steps=replace(steps, curriculum_steps=curriculum))
@@ -314,7 +314,7 @@ def _schedules(plan: Plan, origin: Origin, left: Int64Array, request: PlanReques
 
 
 def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:
-    """Source of each sample (int32[n]), for the metrics; None if the token store is gone or has changed."""
+    """Read the source of each sample (int32[n]), for the metrics; None if the token store is gone or has changed."""
     try:
         store = TokenStore.open(path_from(folder, header.store))
     except (InputError, FormatError):
@@ -324,18 +324,18 @@ def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Where a run stopped."""
+    """Place where a run stopped."""
 
     name: str
-    """What said so, for messages."""
+    """Name of the state or option that gave the place, for messages."""
     fingerprint: str | None = None
-    """Generation that it read; None: the one in force."""
+    """Generation that the run read; None for the one in force."""
     epoch: int | None = None
-    """None: the first of the generation."""
+    """Epoch in which the run stopped; None for the first of the generation."""
     step: int | None = None
-    """First step, counted through the epoch, that was not run; None: the first of the generation."""
+    """First step, counted through the epoch, that was not run; None for the first of the generation."""
     iteration: int | None = None
-    """First iteration that was not run; None: that with which the step begins."""
+    """First iteration that was not run; None for the one with which the step begins."""
 
 
 START = Stop(name="the start")

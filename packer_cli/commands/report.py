@@ -1,4 +1,4 @@
-"""`report`: what is known of a plan or lengths, gathered for one page."""
+"""`report`: the facts about a plan or lengths, gathered for one page."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ NO_STRATEGIES = "none"
 GIVE_STRATEGIES = "Other strategies are compared with --strategies all, or with a list of their names."
 _ORDERS = ("none", "window:4", "window:16", "window:64", "sort")
 _MOST_REFINED = 300_000
-"""Samples; of more, refining every order would take most of the time, and orders are compared as they are."""
+"""Most samples whose orders are refined; for more, that would take most of the time."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Report(Result):
-    """What `hbpack report` shows: `charts` by name, which a notebook draws one by one, and what to try next."""
+    """Result of `hbpack report`: `charts` by name, which a notebook draws one by one, and the next steps to try."""
 
     facts: Hidden[Facts]
-    """What is known: lengths, the plan, its prediction, and the comparison with other plans."""
+    """Facts: lengths, the plan, its prediction, and the comparison with other plans."""
     page: Hidden[Page]
-    """What is shown: title, summary, tiles and sections."""
+    """Contents of the page: title, summary, tiles and sections."""
     output: str | None = None
     """The file of the page; None if it was not written."""
     num_bytes: int | None = None
-    """Its size."""
+    """Size of the file."""
 
     @property
     @in_json
     def next_steps(self) -> tuple[str, ...]:
-        """What to try next, the most important first."""
+        """Next steps to try, the most important first."""
         return self.page.next_steps
 
     @property
@@ -99,20 +99,20 @@ class Report(Result):
     @property
     @in_json
     def stats(self) -> FoundStats:
-        """As `hbpack stats` has it."""
+        """Figures, as `hbpack stats` has them."""
         return self.facts.stats
 
     @property
     @in_json
     def simulation(self) -> PlanSimulation | None:
-        """As `hbpack simulate` has it; None without predicted times."""
+        """Prediction, as `hbpack simulate` has it; None without predicted times."""
         planned = self.facts.planned
         return planned.prediction.result if planned and planned.prediction else None
 
     @property
     @in_json
     def comparison(self) -> Comparison | None:
-        """The plan beside others of the same samples, as `hbpack compare` has it; None if it is not compared."""
+        """Comparison with other plans of the samples, as `hbpack compare` has it; None if the plan is not compared."""
         return self.facts.planned.comparison if self.facts.planned else None
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ def _compared(
     strategies: str,
     workers: int,
 ) -> Comparison:
-    """The plan beside other plans of its samples; it is the first row, with the figures that it has."""
+    """Compare the plan with other plans of its samples; the plan is the first row, with the figures that it has."""
     samples = samples.alone()
     here = {"gpus": found.arrays.num_gpus, **gpu.model_dump(exclude_none=True)}
     config = found.config.model_copy(update=here)
@@ -249,7 +249,7 @@ def _other_rows(base: Resolved, strategies: str, num_samples: int, prediction: P
 
 
 def _short(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of inputs without the folders that all of them share."""
+    """Shorten the names of inputs by the folders that all of them share."""
     parts = [name.split("/") for name in names]
     while parts and all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
         parts = [each[1:] for each in parts]
@@ -257,7 +257,7 @@ def _short(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _made_from(planned: Plan | None) -> tuple[tuple[str, str], ...]:
-    """What a set says of itself."""
+    """List the names and values of the facts that a set keeps about itself."""
     if planned is None or planned.header is None:
         return ()
     facts = {"plan": planned.header.fingerprint}
@@ -285,22 +285,22 @@ def _made_from(planned: Plan | None) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
-    """What a report is about."""
+    """Subject of a report."""
 
     name: str
-    """As the user gave it; the heading of the page."""
+    """Name, as the user gave it; the heading of the page."""
     planned: Plan | None
-    """None: only lengths are known."""
+    """The plan; None if only lengths are known."""
     samples: Samples
     sources: tuple[str, ...] = ()
     """Names of the inputs; empty where they are not known."""
 
 
 def _subject(given: Any, config: PlanConfig | None) -> _Subject:
-    """A plan, a packed set or a path, shown as it is; or lengths.
+    """Find the subject: a plan, a packed set or a path, shown as it is; or lengths.
 
     Args:
-        config: how to plan lengths; None for what is planned already, and for lengths alone.
+        config: options that plan lengths; None for a subject that is planned already, and for lengths alone.
     """
     if isinstance(given, Plan):
         if config is not None:
@@ -325,7 +325,7 @@ def _subject(given: Any, config: PlanConfig | None) -> _Subject:
 
 
 def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]]:
-    """The samples of a planned set and the names of their sources: of its token store or, without it, of its plan."""
+    """Return the samples of a planned set and their sources' names: of its token store or, without it, of its plan."""
     assert planned.header is not None
     store = store_of(path, planned.header)
     with suppress(FormatError, InputError):

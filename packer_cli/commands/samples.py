@@ -1,6 +1,6 @@
 """The kind of data at a path that the user named, and its samples: a set, a store, a lengths file or a corpus.
 
-Every command asks here what lies there, and says in its own words what it needs.
+Every command uses this module to look at a path, and says in its own words what it needs.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Found(NamedTuple):
     """The kind by a file's name: text may be lengths, and so may an array (.npy)."""
     has_plan: bool = False
     store: Path | None = None
-    """The token store: the folder itself, or the one in it."""
+    """The token store: the folder itself, or a folder in it."""
 
 
 def look_at(path: Path) -> Found:
-    """Price: a few requests, of remote storage; nothing is opened."""
+    """Find the kind of data at a path, without opening it. Price: a few requests, for remote storage."""
     if path.name in (PLAN_NAME, MANIFEST_NAME) and path.is_file():
         path = path.parent
     if path.is_file():
@@ -58,14 +58,14 @@ def look_at(path: Path) -> Found:
 
 
 def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
-    """Samples of a file of lengths, a token store, or a packed set that keeps its tokens.
+    """Read the samples of a file of lengths, a token store, or a packed set that keeps its tokens.
 
     Args:
         takes_corpus: whether the command would tokenize a corpus, with `--tokenizer`; for messages.
 
     Raises:
         ConfigError: the packed set is planned already, and keeps no tokens to plan again.
-        InputError: there is nothing, or a corpus, or a file without lengths.
+        InputError: the path has nothing, or a corpus, or a file without lengths.
     """
     path, name = found.path, repr(str(found.path))
     or_corpus = ", or a corpus and its --tokenizer" if takes_corpus else ""
@@ -89,7 +89,7 @@ def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
 
 
 def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None, workers: int | None) -> Samples:
-    """Samples of the inputs; a corpus (`corpus` is not None) is tokenized first.
+    """Read the samples of the inputs; a corpus (`corpus` is not None) is tokenized first.
 
     Raises:
         ConfigError: the inputs are several or none, and no corpus; or a corpus, and have lengths already.
@@ -126,7 +126,7 @@ _SAVE = "save one array with numpy.save, or name text with one integer a line"
 
 
 def read_lengths_file(path: Path) -> Int32Array:
-    """Lengths (int32[n]) from a `.npy` of integers, or a text file with one integer per line.
+    """Read lengths (int32[n]) from a `.npy` of integers, or a text file with one integer per line.
 
     Raises:
         InputError: the file cannot be read, is empty, or holds a value outside 1 .. 2^31 - 1, the first of which is
@@ -148,13 +148,13 @@ def read_lengths_file(path: Path) -> Int32Array:
 
 
 def checked_lengths(values: np.ndarray, name: str) -> Int32Array:
-    """A copy of lengths, int32[n].
+    """Check lengths, and return a copy of them, int32[n].
 
     Args:
         name: for messages.
 
     Raises:
-        InputError: they are not one row of integers of 1 .. 2^31 - 1. Names the first bad value.
+        InputError: the lengths are not one row of integers of 1 .. 2^31 - 1; the error names the first bad value.
     """
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise InputError(

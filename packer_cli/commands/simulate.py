@@ -80,7 +80,7 @@ def simulate(
 
     Args:
         plan: a plan, a packed set, or the path of either, which is predicted as it is. With `groups` and `gpus`,
-            whatever `compare` takes: every strategy is planned and predicted.
+        anything that `compare` takes: every strategy is planned and predicted.
         algorithms: with `groups`, only these rows, as of `compare`, and the baseline.
         sort: with `groups`, a column of `compare`; by default `"epoch"`, the fastest first.
         trace: a file to write, replaced if it exists: the plan's first steps as trace events, GPU by GPU, for Perfetto
@@ -112,7 +112,7 @@ def simulate(
 
 
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
-    """The prediction for a plan; None if the model that the options name cannot predict it."""
+    """Predict a plan's epoch; return None if the model that the options name cannot predict it."""
     try:
         return simulate_plan(plan, config, TrainConfig())[1]
     except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
@@ -129,7 +129,7 @@ def simulate_plan(plan: Plan, config: GpuConfig, rules: TrainConfig) -> tuple[Si
 
 
 def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Plan:
-    """The plan to predict. Raises ConfigError for other inputs, and for options without effect."""
+    """Return the plan to predict; raise ConfigError for other inputs, and for options without effect."""
     if isinstance(plan, PackedSet):
         plan = plan.plan()
     if isinstance(plan, Plan):

@@ -48,7 +48,7 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
 
 
 def unplanned_stats(samples: Samples) -> Stats:
-    """The figures of samples that are not planned."""
+    """Compute the figures of samples that are not planned."""
     trees = samples.trees
     saved = None if trees is None else tree_figures(trees, whole_items(trees))
     return Stats(lengths=length_stats(samples.lengths), trees=saved)

@@ -1,4 +1,4 @@
-"""The status stage: what is done of an output, what is missing, and which tasks of a job array make the rest."""
+"""The status stage: finished and missing stages of an output, and the tasks of a job array that make the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Running:
     host: str
     pid: int
     task: int | None = None
-    """Of a job array, counted from 0."""
+    """Number of the task in a job array, counted from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class ArrayStatus:
     @property
     @in_json
     def num_tasks(self) -> int:
-        """Of the array."""
+        """Number of tasks of the array."""
         return self.pin.num_tasks
 
     @property
@@ -69,20 +69,20 @@ class ArrayStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class StageStatus:
-    """What is there of one stage."""
+    """State of one stage."""
 
     stage: StageName
     state: State
     summary: str
-    """For people."""
+    """The state, for people."""
     remedy: str | None = None
-    """What makes it complete, where that is not what usually does."""
+    """Command that completes the stage, where the usual one does not."""
     array: ArrayStatus | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What is there of an output."""
+    """State of an output."""
 
     stages: tuple[StageStatus, ...]
     running: Running | None
@@ -91,15 +91,15 @@ class Status:
     @property
     @in_json
     def complete(self) -> bool:
-        """Whether every stage is."""
+        """Whether every stage is complete."""
         return all(stage.state == "complete" for stage in self.stages)
 
 
 def run_status(folder: Path, stage: str | None = None) -> Status:
-    """Find what is there of an output.
+    """Find the state of an output's stages.
 
     Args:
-        stage: this one alone; the others are left out.
+        stage: the only stage to look at; None for all.
 
     Price: reading the index, the plan's header and the manifest; damage is left to `hbpack verify`.
 
@@ -127,7 +127,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
 
 
 def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder], parts: str) -> StageStatus | None:
-    """The work done by the tasks of an array; None if no array makes the output."""
+    """Describe the work of an array's tasks; return None if no array makes the output."""
     records = ArrayRecords(work)
     pin = records.pin()
     if pin is None:
@@ -206,7 +206,7 @@ def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) 
 
 
 def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
-    """The validation set, where the plan has one, or where one is left of another plan."""
+    """Describe the validation set, where the plan has one, or where one is left of another plan."""
     if header is None:
         return []
     manifest, own = current_manifest(folder), current_manifest(folder / VALIDATION)

@@ -30,32 +30,32 @@ from packer_cli.tokens.stage import Inputs, StoreOutput, current_index
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenized:
-    """What `hbpack tokenize` left in a folder."""
+    """Result of `hbpack tokenize`, read from a folder."""
 
     output: str
-    """The folder, as it was named; the store is its `tokens`."""
+    """The folder, as the user named it; the store is its `tokens`."""
     is_complete: bool
-    """False after a task of a job array whose others are not done."""
+    """False after a task of a job array whose other tasks are not done."""
     num_samples: int
     num_tokens: int
     num_loss_tokens: int
     num_rejected: int
     num_without_loss: int
-    """Those of the rejected in which no token carries a loss."""
+    """Rejected records in which no token carries a loss."""
     num_with_special: int
     """Records that hold the text of special tokens."""
     num_parts: int
     """Files of the store."""
     skipped: tuple[SkippedFiles, ...] | None = None
-    """The files of folders and globs that were not read; None: there were none."""
+    """The files of folders and globs that were not read; None if there were none."""
     not_used: dict[str, int] | None = None
-    """Records that hold something which is not used, by what it is; None: there are none."""
+    """Records that hold something which is not used, by the name of the unused part; None if there are none."""
     unit: str = "sample"
-    """What is counted as samples: "item" where some hold several, such as a preference pair."""
+    """Unit of the counts of samples: "item" where some hold several, such as a preference pair."""
 
 
 def describe_store(output: str) -> Tokenized:
-    """Describe what is in a folder."""
+    """Describe the token store in a folder."""
     index: StoreIndex | None = None
     with suppress(InputError):  # Other tasks of its array are not done.
         index = read_index(as_path(output) / TOKENS)
@@ -77,10 +77,10 @@ def run_tokenize(
     """Tokenize a corpus into `folder/tokens`, and write `folder/rejected.jsonl`.
 
     Args:
-        ids: make the share of a task of a job array. The last task to end completes the store.
+        ids: the task of a job array whose share to make. The last task to end completes the store.
 
     Returns:
-        The index; None for a task of an array that could not complete it.
+        The index; None for a task of an array that could not complete the store.
 
     Raises:
         RunError: every record was rejected.
@@ -100,7 +100,7 @@ def tokenize_corpus(
     inputs: Inputs | None = None,
     require: Callable[[PartInfo], None] = lambda part: None,
 ) -> StoreIndex:
-    """Like `run_tokenize`, but without an error if every record was rejected, and without a lock.
+    """Tokenize like `run_tokenize`, but without an error if every record was rejected, and without a lock.
 
     Args:
         inputs, require: see `StoreOutput`.
@@ -130,7 +130,7 @@ class _Store(StoreOutput):
 
 @contextmanager
 def _undoing(folder: Path) -> Iterator[None]:
-    """Remove what is new in a folder after a usage error: nothing may have been written."""
+    """Remove new files from a folder after a usage error: nothing may have been written."""
     before = paths_below(folder)
     try:
         yield
@@ -153,7 +153,7 @@ def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) 
 
 
 def _say_rejected(index: StoreIndex, folder: Path) -> None:
-    """Say which record was rejected first, and why; warn if many were, or all of a file."""
+    """Print the first rejected record, and why; warn if many records were rejected, or all of a file."""
     lost = rejected_files(index)
     found = (entry for entry in store_rejects(index, folder / TOKENS) if not lost or entry.file == lost[0])
     if (entry := next(found, None)) is not None:
@@ -173,7 +173,7 @@ def _write_rejected(index: StoreIndex, folder: Path) -> None:
 
 
 def _restore_index(store: Path) -> bool:
-    """Put the index back, unless parts that it lists have been replaced: then it waits for a run that ends."""
+    """Put the index back, unless parts that it lists have been replaced: then the index waits for a run that ends."""
     work = store / WORK
     if not (work / INDEX_NAME).exists():
         return True
@@ -185,7 +185,7 @@ def _restore_index(store: Path) -> bool:
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:
-    """Remove what was not there before."""
+    """Remove everything in a folder that was not there before."""
     for path in sorted(paths_below(folder) - before, reverse=True):
         if not is_remote(path) and path.is_dir():
             path.rmdir()

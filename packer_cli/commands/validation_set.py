@@ -1,8 +1,8 @@
 """The validation set of an output folder: the samples that `--validation` sets aside, packed in `OUT/validation`.
 
-It is a packed set like any other, planned from the token store of `OUT` by options that follow from those of training.
-So all commands take it by its own path. What is here keeps the two in step: whatever plans, writes or rebalances `OUT`
-does so with its validation set, too.
+The validation set is a packed set like any other, planned from the token store of `OUT` by options that follow from
+those of training. So all commands take its own path. This module keeps the two sets in step: whatever plans, writes or
+rebalances `OUT` does so with its validation set, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def locked_validation(folder: Path, *, has_plan: bool = False) -> Iterator[Path]
         has_plan: see `locked_set`.
 
     Raises:
-        OutputError: something else is in its place, or it cannot be written to.
+        OutputError: something else is in the validation set's place, or its folder cannot be written to.
         BusyError: another run is writing to it.
     """
     refuse_other(folder)
@@ -62,9 +62,9 @@ def refuse_other(folder: Path) -> None:
 def removing_validation(folder: Path) -> Iterator[None]:
     """Take the validation set away from an output folder that sets nothing aside: its samples are in training again.
 
-    Its manifest goes before the block, which writes the plan of training, and the rest afterwards. So nobody reads it
-    beside a plan that trains on its samples, whenever the run is killed. Its plan goes last: it marks the folder as
-    ours. Other files stay.
+    The set's manifest goes before the block, which writes the plan of training, and the rest afterwards. So nobody
+    reads the set beside a plan that trains on its samples, whenever the run is killed. Its plan goes last, since the
+    plan marks the folder as hbpack's. Other files stay.
     """
     own = folder / VALIDATION
     if kind_of(own) != "ours":
@@ -93,19 +93,19 @@ def _is_left_over(own: Path) -> bool:
 
 
 class Fault(NamedTuple):
-    """Why a validation set cannot be read beside its training set."""
+    """Fault by which a validation set cannot be read beside its training set."""
 
     what: str
-    """As a sentence on `it`, the validation set."""
+    """The fault, as a sentence on `it`, the validation set."""
     remedy: str
-    """The command that mends it."""
+    """The command that mends the fault."""
 
 
 def find_fault(folder: Path, training: PlanHeader, num_gpus: int | None = None) -> Fault | None:
-    """Why the validation set does not fit a plan, as far as plans and manifests tell; None if it does, or none is due.
+    """Find why the validation set does not fit a plan, by plans and manifests alone; None if it does, or none is due.
 
     Args:
-        num_gpus: those that the set of training is for; None if it is not written.
+        num_gpus: the GPUs that the set of training is for; None if it is not written.
     """
     own, config = folder / VALIDATION, training.config
     kind = kind_of(own)
@@ -136,7 +136,7 @@ def require_sound(folder: Path, training: PlanHeader, *, mends: str = "") -> Non
     """Raise FormatError if the validation set does not fit a plan.
 
     Args:
-        mends: the command that goes on nevertheless with what it is the remedy for.
+        mends: the command that is running; a fault that this command mends raises nothing.
     """
     fault = find_fault(folder, training)
     if fault is not None and fault.remedy != mends:

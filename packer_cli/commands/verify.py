@@ -1,4 +1,4 @@
-"""The verify stage: check a packed set for damage."""
+"""The verify stage, which checks a packed set for damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
     """Report everything that is wrong with the set in a folder.
 
     Args:
-        repairs: where `hbpack write` repairs all of it, do so and check the set again.
+        repairs: whether to repair the set, where `hbpack write` repairs all damage, and check the set again.
 
     Raises:
         InputError: there is no packed set.
@@ -52,7 +52,7 @@ def _verify(folder: Path, engine: Engine, *, fast: bool, checks_store: bool = Tr
 
 
 def _verify_validation(folder: Path, report: Report, engine: Engine, *, fast: bool) -> None:
-    """Add what is wrong with the validation set, if there is one: `hbpack write` of the folder repairs it, too."""
+    """Add the damage of the validation set, if there is one: `hbpack write` of the folder repairs that set, too."""
     manifest, own = current_manifest(folder), folder / VALIDATION
     if manifest is None:
         return

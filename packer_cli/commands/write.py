@@ -44,7 +44,7 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
     """Write the shards, rank manifests and `hbpack.json` of the plan in `folder`.
 
     Args:
-        ids: write the share of a task of a job array. The last task to end completes the set.
+        ids: the task of a job array whose share to write. The last task to end completes the set.
 
     Returns:
         The manifest; None for a task of an array that could not complete the set.
@@ -53,16 +53,16 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
 
 
 def write_planned(config: WriteConfig, folder: Path, engine: Engine, *, is_pack: bool = False) -> Manifest:
-    """Like `run_write`, but without a lock.
+    """Write a set like `run_write`, but without a lock.
 
     Args:
-        is_pack: the token store was just written or checked.
+        is_pack: whether the token store was just written or checked.
     """
     return make_whole(_Set(config, folder, is_pack=is_pack), engine)
 
 
 def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> WriteOptions:
-    """How to write; by default as a set of this plan was written, as a repair must change nothing else.
+    """Choose the options to write with; by default those of this plan's set, as a repair must change nothing else.
 
     Raises:
         ConfigError: the loader would not find the token store that `--index-only` needs, or the set has trees.
@@ -102,7 +102,7 @@ def refuse_remote_index(config: WriteConfig, folder: Path) -> None:
 
 
 def describe_set(manifest: Manifest) -> str:
-    """Such as `2 shards, 5.2 MiB, and manifests for 8 ranks`."""
+    """Describe a set, such as `2 shards, 5.2 MiB, and manifests for 8 ranks`."""
     shards = list(manifest.shards)
     num_bytes = sum(shard.num_bytes for shard in shards)
     return (
@@ -124,7 +124,7 @@ class _Set(Output[Manifest]):
         return locked_output(self.folder, has_plan=True, task=lock)
 
     def make_share(self, engine: Engine, share: TaskShare) -> Manifest | None:
-        """Each task checks its share of the token store, so all of it has been checked once the set is complete."""
+        """Write a task's share of the set, after a check of its share of the store: a complete set has checked all."""
         self._watch, folder = Stopwatch(), self.folder
         refuse_remote_index(self._config, folder)
         header = self._header = read_plan_header(folder / PLAN_NAME)
@@ -180,7 +180,7 @@ class _Set(Output[Manifest]):
     def _write_validation(self, engine: Engine, num_gpus: int) -> None:
         """Write the validation set of a plan that sets samples aside, for as many GPUs as the set of training.
 
-        One that is there beside a plan that sets nothing aside is removed.
+        A validation set beside a plan that sets nothing aside is removed.
         """
         if not self._header.config.sets_aside:
             with removing_validation(self.folder):
@@ -194,7 +194,7 @@ class _Set(Output[Manifest]):
                 rebalance(own, num_gpus, START)
 
     def _remove_tokens(self) -> None:
-        """Remove the token store, if it is not to be kept, unless it is elsewhere."""
+        """Remove the token store, if it is not to be kept, unless it is in another folder."""
         if not self._config.keep_tokens and self._store.resolve() == (self.folder / TOKENS).resolve():
             remove_folder(self._store)
 
@@ -221,9 +221,9 @@ class _Set(Output[Manifest]):
         return True
 
     def _with_current_names(self, manifest: Manifest) -> Manifest:
-        """The manifest with the names that inputs and tokenizer have now; it is written if they have changed.
+        """Give the manifest the names that inputs and tokenizer have now; write it if they have changed.
 
-        The fingerprint does not cover these names. Also rewrites a damaged `rejected.jsonl`, which holds them too.
+        The fingerprint does not cover these names. A damaged `rejected.jsonl`, which has them too, is rewritten.
         """
         folder, store = self.folder, self._store
         rejected = next((file for file in set_files(manifest) if file.kind == "rejected"), None)
@@ -257,8 +257,8 @@ class _Set(Output[Manifest]):
     def _check_tokens(self, engine: Engine, share: TaskShare) -> None:
         """Check that the token store is the plan's and, unless this is a pack, that a share of its parts is intact.
 
-        An ordinary run fetches all parts of a remote store, which checks them. A task of an array fetches few, so it
-        reads its share here.
+        An ordinary run fetches all parts of a remote store, which checks them. A task of an array fetches few, so the
+        task reads its share.
         """
         store = self._store
         if not store.is_dir():
