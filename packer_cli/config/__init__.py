@@ -1,13 +1,13 @@
-"""What a user asks for: one typed, validated model a stage; the command line and `--config FILE.yaml` both end here.
+"""A user's request: one typed, validated model a stage; the command line and `--config FILE.yaml` both end here.
 
 ::
 
-    models.py        the options of each command; schemas/config.schema.json is generated from it
-    plan_options.py  those of a plan; fields.py, groups.py, validation.py: what they are made of
-    profile_options.py   those of `hbpack profile`
-    plan_record.py   what the file of a plan keeps of its options
-    defaults.py      defaults that a strategy changes; no_effect.py: which options change nothing beside the others
-    messages.py      what is wrong with a value, in words; `--config`
+    models.py        the options of each command; the source of schemas/config.schema.json
+    plan_options.py  the options of a plan; fields.py, groups.py, validation.py: their parts
+    profile_options.py   the options of `hbpack profile`
+    plan_record.py   the options that the file of a plan keeps
+    defaults.py      defaults that a strategy changes; no_effect.py: options that change nothing beside the others
+    messages.py      a wrong value, in words; `--config`
     resolve.py       plan options -> the request that a strategy plans from, flat or with prefixes shared
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """

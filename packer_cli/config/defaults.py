@@ -1,4 +1,4 @@
-"""Defaults of options, of which some are others with some strategies, and options that a strategy does not support."""
+"""Defaults of options, some of which differ with the strategy, and options that a strategy does not support."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from packer_cli.plan.strategies.protocol import NOT_FOR_ALL
 from packer_cli.plan.strategies.registry import DEFAULT, PACKED, STRATEGIES
 
 REQUIRED: Final = object()
-"""In place of a default."""
+"""Value in place of a default, for an option that has none."""
 
 
 class _OfStrategy:
-    """A default that is another with some strategies; `strategy` is validated before."""
+    """A default that differs with the strategy; the field `strategy` is validated before."""
 
     def __init__(self, name: str, usual: Any, of_trees: Any) -> None:
         self.name, self.usual, self.of_trees = name, usual, of_trees
@@ -28,12 +28,12 @@ class _OfStrategy:
 
 
 def by_strategy(name: str, usual: Any, *, of_trees: Any = None, **rules: Any) -> Any:
-    """The `Field` of an option for which strategies have defaults of their own.
+    """Make the `Field` of an option for which strategies have defaults of their own.
 
     Args:
-        usual: the default of the others; `REQUIRED` for none.
-        of_trees: their default for samples that share prefixes, where it is another.
-        rules: those of pydantic's `Field`.
+        usual: the default of all other strategies; `REQUIRED` for none.
+        of_trees: the default of these strategies for samples that share prefixes, where it is another.
+        rules: arguments of pydantic's `Field`.
     """
     shown = None if usual is REQUIRED else {"default": usual}
     return Field(
@@ -42,27 +42,27 @@ def by_strategy(name: str, usual: Any, *, of_trees: Any = None, **rules: Any) ->
 
 
 def default_of(field: FieldInfo, strategy: str | None = None) -> Any:
-    """The default of a field, without a strategy or with this one; `REQUIRED` if there is none."""
+    """Return the default of a field, without a strategy or with this one; `REQUIRED` if there is none."""
     if isinstance(field.default_factory, _OfStrategy):
         return field.default_factory.usual if strategy is None else field.default_factory({"strategy": strategy})
     return REQUIRED if field.is_required() else field.default
 
 
 def defaults_of_trees(fields: Mapping[str, FieldInfo], strategy: str) -> dict[str, str]:
-    """The options that have another default where samples share prefixes, with that default."""
+    """Find the options that have another default where samples share prefixes, with that default."""
     found = [each.default_factory for each in fields.values() if isinstance(each.default_factory, _OfStrategy)]
     own = STRATEGIES[strategy].defaults
     return {each.name: own.get(each.name, each.of_trees) for each in found if each.of_trees is not None}
 
 
 def shown_default(field: FieldInfo) -> Any:
-    """Likewise, with None where there is none."""
+    """Return the default of a field without a strategy; None if there is none."""
     default = default_of(field)
     return None if default is REQUIRED else default
 
 
 def require_declared(name: str, fields: Mapping[str, FieldInfo]) -> None:
-    """Raise ConfigError if a strategy of another package declares what is no plan option, or has no other default."""
+    """Raise ConfigError if another package's strategy declares what is no plan option, or has no other default."""
     strategy = STRATEGIES[name]
     of = f"strategy {name!r} cannot be used: its"
     for kind in ("defaults", "ignores", "supports"):
@@ -75,7 +75,7 @@ def require_declared(name: str, fields: Mapping[str, FieldInfo]) -> None:
 
 
 def unsupported(name: str, config: Any) -> str | None:
-    """The first option that it does not support, as text, which is not at its default; or None."""
+    """Write the first option that is not at its default and that a strategy does not support; None without one."""
     for option in sorted(NOT_FOR_ALL - STRATEGIES[name].supports):
         value = getattr(config, option)
         if option == "align" and value is None:  # Plans record it with their groups.
@@ -86,6 +86,6 @@ def unsupported(name: str, config: Any) -> str | None:
 
 
 def refusal(name: str, option: str, config: Any) -> str:
-    """The error for the option that `unsupported` found."""
+    """Write the error for the option that `unsupported` found."""
     able = [other for other in PACKED if unsupported(other, config) is None]
     return f"strategy {name} does not support {option}; leave that out, or choose one of {', '.join(able)}"

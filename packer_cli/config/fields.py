@@ -1,4 +1,4 @@
-"""What the models of all stages are made of."""
+"""Parts of the models of all stages."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Bytes = Annotated[int, Field(ge=2**16, le=2**62), _text_by(parse_bytes)]
 ZERO_IS_NONE = BeforeValidator(
     lambda value: None if str(value) == "0" else value, json_schema_input_type=int | str | None
 )
-"""Default of an option that has none: 0 leads back to that from what a plan records."""
+"""Reader of an option whose default is None: 0 leads back to the default, from the value that a plan records."""
 
 
 class Model(BaseModel):
-    """Options: none may change, and none is unknown."""
+    """Options: none may change, and none may be unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
 
 def or_another(own: Iterable[str]) -> WithJsonSchema:
-    """The schema of a name: one of hbpack's own, or one that another package brings."""
+    """Make the schema of a name: one of hbpack's own, or one that another package brings."""
     return WithJsonSchema({"anyOf": [{"enum": list(own)}, {"type": "string"}]})
 
 
@@ -50,7 +50,7 @@ Parallel = Annotated[Layout | None, BeforeValidator(read_parallel, json_schema_i
 
 
 def known_gpus() -> Iterable[str]:
-    """GPUs whose data sheet is known."""
+    """List the GPUs whose data sheet is known."""
     from packer_cli.cost.analytic import PRESETS
 
     return PRESETS
@@ -61,7 +61,7 @@ def _trainers() -> Iterable[str]:
 
 
 class GpuConfig(Model):
-    """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
+    """Sources of predicted time and memory: the model's shape and a GPU, or measurements."""
 
     model: Annotated[str | None, Shown(Panel.GROUPS, "PATH", is_common=True)] = Field(default=None, min_length=1)
     """Your model's config.json (Hugging Face), or its folder; needs --gpu."""
@@ -101,7 +101,7 @@ class GpuConfig(Model):
         """Raise ConfigError unless the options name exactly one model.
 
         Args:
-            what: the option or command that needs it, such as `--groups auto`; for messages.
+            what: the option or command that needs the model, such as `--groups auto`; for messages.
         """
         if self.profile is not None and (self.model is not None or self.gpu is not None):
             raise ConfigError(f"--profile replaces --model and --gpu; {what} takes one or the other")
@@ -112,10 +112,10 @@ class GpuConfig(Model):
 
 
 class AutoGroupsConfig(GpuConfig):
-    """How `auto` chooses groups, see `hbpack groups`."""
+    """Rules by which `auto` chooses groups, see `hbpack groups`."""
 
     group_algorithm: Annotated[Literal["search", "hbp"] | None, Shown(Panel.GROUPS)] = None
-    """How `--groups auto` chooses groups: by hbpack's `search`, or by HBP's algorithm 1.
+    """Method by which --groups auto chooses groups: hbpack's `search`, or HBP's algorithm 1.
 
     `search` finds the fewest groups whose predicted epoch of your lengths is within 1% of the shortest. The default is
     `hbp` with --strategy hbp, and `search` with the others."""

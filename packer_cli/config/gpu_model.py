@@ -1,4 +1,4 @@
-"""Loads the GPU model that the options `--model --gpu` or `--profile` name: reads a `config.json` or a profile."""
+"""The GPU model that the options `--model --gpu` or `--profile` name, read from a `config.json` or a profile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that ho
 
 
 def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = "all") -> GpuModel:
-    """The model that the options name.
+    """Load the model that the options name.
 
     Args:
         num_gpus: GPUs that train.
@@ -51,7 +51,7 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = 
 
 
 def load_models(config: PlanConfig, what: str) -> tuple[GpuModel | None, Profile | None]:
-    """The GPU model that the options name, and the profile it was fitted to. Raises the errors of `load_gpu_model`.
+    """Load the GPU model that the options name, and the profile it was fitted to, like `load_gpu_model`.
 
     The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
     """
@@ -68,9 +68,9 @@ def load_models(config: PlanConfig, what: str) -> tuple[GpuModel | None, Profile
 
 
 def model_values(model: GpuModel) -> RecordedModel:
-    """JSON values of a model without its `origin`; of numbers, the ten digits that are the same on every machine.
+    """Convert a model to JSON without its `origin`; numbers keep the ten digits that are the same on every machine.
 
-    `simulate.steps` reads them.
+    `simulate.steps` reads the values.
     """
     values = {name: value for name, value in asdict(model).items() if name != "origin" and value is not None}
     found: RecordedModel = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.10g}"))
@@ -78,7 +78,7 @@ def model_values(model: GpuModel) -> RecordedModel:
 
 
 def require_memory(config: GpuConfig, num_gpus: int) -> None:
-    """Raise ConfigError if `--profile` leaves more memory than these GPUs have, as more of them shared the weights."""
+    """Raise ConfigError if `--profile` leaves more memory than these GPUs have, as more GPUs shared the weights."""
     if config.profile is None:
         return
     profile = read_profile(config.profile)
@@ -107,7 +107,7 @@ def read_shape(path: str | Path) -> ModelShape:
 
 
 def most_positions(path: str | Path) -> int | None:
-    """The positions that a model was made for, with those that its scaling of RoPE adds; None if it does not say.
+    """Read the positions that a model was made for, with those that its scaling of RoPE adds; None if it does not say.
 
     Raises the errors of `read_shape` for a file that cannot be read.
     """
@@ -123,7 +123,7 @@ def _config_file(path: str | Path) -> Path:
 
 
 def _read_config(path: str | Path) -> dict[str, Any]:
-    """The JSON object of a model's config; see `read_shape`."""
+    """Read the JSON object of a model's config; see `read_shape`."""
     if is_url(str(path)):
         raise InputError(f"{path}: hbpack reads local files; download it first")
     file = _config_file(path)
@@ -145,7 +145,7 @@ def read_profile(path: str | Path, assume: str | None = None) -> Profile:
         assume: values in place of the profile's own, see `GpuConfig`.
 
     Raises:
-        ConfigError: `assume` names what was measured.
+        ConfigError: `assume` names a value that was measured.
         InputError: the file does not exist or is not a profile; the message names the first wrong field.
     """
     file = Path(path)

@@ -1,4 +1,4 @@
-"""`--groups` and `--align`: groups as text, and those that a strategy uses, each with its `align`."""
+"""`--groups` and `--align`: groups as text, and the groups that a strategy uses, each with its `align`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read_parallel(value: Any) -> Any:
 
 
 def write_parallel(layout: Layout) -> str:
-    """The degrees as `read_parallel` takes them, without SP's.
+    """Write the degrees as `read_parallel` takes them, without SP's.
 
     >>> write_parallel(Layout(sp=2, tp=8, pp=4))
     'tp=8,pp=4'
@@ -78,10 +78,10 @@ def write_parallel(layout: Layout) -> str:
 
 
 def with_parallel(groups: Iterable[Group], parallel: Layout) -> tuple[Group, ...]:
-    """The groups with these degrees.
+    """Give groups these degrees.
 
     Raises:
-        ValueError: a group has other ones of its own, or SP and CP degrees above 1.
+        ValueError: a group has other degrees of its own, or SP and CP degrees above 1.
     """
     done = []
     for group in groups:
@@ -101,17 +101,17 @@ def with_parallel(groups: Iterable[Group], parallel: Layout) -> tuple[Group, ...
 
 
 def read_mapping(value: Any) -> Any:
-    """A group as a mapping, which may have text for its capacity, for pydantic to check."""
+    """Read a group as a mapping, which may have text for its capacity, for pydantic to check."""
     if isinstance(value, dict) and isinstance(value.get("capacity"), str):
         return {**value, "capacity": parse_tokens(value["capacity"])}
     return value
 
 
 def read_align(value: Any) -> Any:
-    """`16` as an integer, `2*cp` and `2*cp,32` as they are.
+    """Read `16` as an integer, and keep `2*cp` and `2*cp,32` as they are.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the value is none of these.
     """
     if value is None:
         return None
@@ -125,13 +125,13 @@ def read_align(value: Any) -> Any:
 
 
 def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str, *, mixed: bool) -> tuple[Group, ...]:
-    """The groups with their `align`.
+    """Give groups their `align`.
 
-    `N*cp` is N times the SP or CP degree, and 1 for degree 1: such rows are not divided. Of several, the least common
-    multiple counts.
+    `N*cp` is N times the SP or CP degree, and 1 for degree 1: such rows are not divided. Where several are given,
+    their least common multiple counts.
 
     Args:
-        given: the groups that the user named, whose capacities stand; those of others are rounded up.
+        given: the groups that the user named, whose capacities stand; capacities of other groups are rounded up.
         mixed: whether samples move between the groups, so that all take the longest one's `align`.
 
     >>> groups = [Group(capacity=16384), Group(capacity=131072, sp_size=8)]
@@ -160,10 +160,10 @@ def _multiple(align: int | str, degree: int) -> int:
 def choose_groups(
     groups: Sequence[Group], strategy: Strategy, parallel: Layout, align: int | str | None, *, are_named: bool
 ) -> tuple[Group, ...]:
-    """The groups that a strategy uses, with the degrees of `--parallel`, and aligned.
+    """Choose the groups that a strategy uses, with the degrees of `--parallel`, and aligned.
 
     Args:
-        are_named: the user named them: the strategy must use all of them, and their capacities stand.
+        are_named: whether the user named the groups: then the strategy must use all, and their capacities stand.
 
     Raises:
         ValueError: named groups do not fit the strategy or the degrees.
@@ -184,7 +184,7 @@ def choose_groups(
 
 
 def used_groups(given: Sequence[Group], strategy: Strategy) -> tuple[Group, ...]:
-    """Those of the given groups that decide what a strategy plans with, as it takes them."""
+    """Find the given groups that decide the groups of a strategy's plan, as the strategy takes them."""
     with strategy.blamed():
         used = strategy.groups(given)
         longest = next((group for group in used if group.capacity == given[-1].capacity), given[-1])

@@ -19,20 +19,20 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class TreesError(ConfigError):
-    """An option does not go with samples that share prefixes."""
+    """Error of an option that does not go with samples that share prefixes."""
 
     def __init__(self, option: str, why: str, remedy: str) -> None:
-        """Take the option with its value, a sentence less its subject, and what to do."""
+        """Take the option with its value, a sentence less its subject, and the remedy."""
         what = f"{option} does not work with preference pairs, groups or --turns branch"
         super().__init__(f"{what}: it {why}; {remedy}")
         self.why = why
 
 
 def validate(model: type[M], values: Mapping[str, Any]) -> M:
-    """Build a model; a wrong value becomes a ConfigError of one line.
+    """Build a model; raise a ConfigError of one line for a wrong value.
 
     Args:
-        values: those of a command, which may have more than the model; None means that an option was not given.
+        values: values of a command, which may have more than the model; None means that an option was not given.
     """
     try:
         return model(**{name: values[name] for name in model.model_fields if values.get(name) is not None})
@@ -41,7 +41,7 @@ def validate(model: type[M], values: Mapping[str, Any]) -> M:
 
 
 def _say(error: ValidationError) -> str:
-    """The first thing that is wrong, in words: the option, the rule, the value."""
+    """Write the first error in words: the option, the rule, the value."""
     first = error.errors()[0]
     place, kind, value = first["loc"], first["type"], first["input"]
     option = option_name(str(place[0])) if place else ""
@@ -58,7 +58,7 @@ def _say(error: ValidationError) -> str:
 
 
 def rule(error: Any) -> str:
-    """What pydantic's error says that a value must be."""
+    """Write the rule for a value that pydantic's error tells."""
     limits = error.get("ctx", {})
     for name, words in _LIMITS.items():
         if name in limits:
@@ -80,7 +80,7 @@ _TYPES = {
 
 
 def show_value(value: Any) -> str:
-    """A wrong value for a message; cut short, for a few lines of YAML can hold one without end."""
+    """Write a wrong value for a message; cut it short, for a few lines of YAML can hold a value without end."""
     if isinstance(value, str) and re.fullmatch("-?[0-9]+", value):
         return value
     short = reprlib.Repr()
@@ -89,7 +89,7 @@ def show_value(value: Any) -> str:
 
 
 def option_name(name: str) -> str:
-    """An option as the command line has it, by the name of its field or a path that begins with it."""
+    """Return an option's name on the command line, by the name of its field or a path that begins with the name."""
     field = name.split(".")[0]
     return {"inputs": "INPUT", "record_schema": "--schema"}.get(field, "--" + field.replace("_", "-"))
 
@@ -121,7 +121,7 @@ def load_config_file(path: str) -> Mapping[str, object]:
 
 
 def why_not_yaml(error: Exception) -> str:
-    """What is wrong with a text that cannot be parsed, on one line, without the text itself.
+    """Describe the error of a text that cannot be parsed, on one line, without the text itself.
 
     >>> import yaml
     >>> try:
@@ -137,7 +137,7 @@ def why_not_yaml(error: Exception) -> str:
 
 
 def _is_plain_text(text: str) -> bool:
-    """Whether a name on disk may have it, as all that a command line can give."""
+    """Whether a name on disk may have this text, as all text that a command line can give."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -145,7 +145,7 @@ def _is_plain_text(text: str) -> bool:
 
 
 def _loader(path: str) -> Any:
-    """PyYAML's safe loader with the integers of YAML 1.2, and without keys that are given twice."""
+    """Make PyYAML's safe loader with the integers of YAML 1.2, and without keys that are given twice."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -24,7 +24,7 @@ _LOSSES = (*_WHOLE, *_TURNS, *_PARTS)
 
 
 def _read_date(value: object) -> object:
-    """Turn a text into a date. Raises ValueError if it is none."""
+    """Turn a text into a date; raise ValueError if it is none."""
     try:
         return datetime.date.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -32,7 +32,7 @@ def _read_date(value: object) -> object:
 
 
 def read_loss_on(value: str) -> str:
-    """The value with its parts in a fixed order, so that equal choices are equal text.
+    """Put the parts of a value in a fixed order, so that equal choices are equal text.
 
     Raises:
         ValueError: a part is unknown, or the parts do not go together.
@@ -112,7 +112,7 @@ class TokenizeConfig(Model):
     loss_on: Annotated[
         str, AfterValidator(read_loss_on), Shown(Panel.TOKENS, "PART[+PART]", lambda: _LOSSES, is_common=True)
     ] = "completion"
-    """What to train on: completion, all, last-turn, reasoning, no-reasoning or tool-calls.
+    """Tokens to train on: completion, all, last-turn, reasoning, no-reasoning or tool-calls.
 
     - `completion`: assistant turns and completions, and all of a plain text
     - `all`: every token
@@ -131,7 +131,7 @@ class TokenizeConfig(Model):
     eos_token: Annotated[str | None, Shown(Panel.TOKENS, "TOKEN")] = Field(default=None, min_length=1)
     """EOS token to use instead of the tokenizer's; it must be in its vocabulary."""
     alpaca: Annotated[Literal["auto", "template", "stanford"], Shown(Panel.TOKENS)] = "auto"
-    """What Alpaca records become.
+    """Form of the samples from Alpaca records.
 
     - `template`: a conversation, for the chat template
     - `stanford`: the prompt of the Stanford Alpaca project, and its completion
@@ -146,7 +146,7 @@ class TokenizeConfig(Model):
     - `pairs`: preference pairs; other records are rejected
     - `groups`: prompts with several completions; other records are rejected"""
     turns: Annotated[Literal["whole", "branch"], Shown(Panel.TOKENS)] = "whole"
-    """How conversations become samples.
+    """Samples to make from a conversation.
 
     - `whole`: a conversation is one sample
     - `branch`: each assistant turn is a sample that ends with it and trains on it alone, rendered as at inference
@@ -211,11 +211,11 @@ class WriteConfig(Model):
 
 
 class PackConfig(WriteConfig, StorePlanConfig, TokenizeConfig):
-    """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
+    """Everything that decides the bytes of a packed data set, which the number of workers does not."""
 
 
 class WorkersConfig(Model):
-    """Where work runs."""
+    """Processes that do the work."""
 
     workers: Annotated[int | None, Shown(Panel.SCALE, is_common=True)] = Field(default=None, ge=1, le=4096)
     """Worker processes; by default, one for each CPU.
@@ -224,10 +224,10 @@ class WorkersConfig(Model):
 
 
 class BoundConfig(Model):
-    """How bounds are proved."""
+    """Proof of bounds."""
 
     bound: Annotated[Literal["l2", "lp"], Shown(Panel.PACKING)] = "l2"
-    """How to prove the least number of packs.
+    """Proof of the least number of packs.
 
     - `l2`: from sizes alone (Martello and Toth's L2)
     - `lp`: also by the linear program of cutting stock, where a plan has more packs than that; this takes up to 60
@@ -235,7 +235,7 @@ class BoundConfig(Model):
 
 
 class RepeatConfig(Model):
-    """How often plans are compared, and on how many samples."""
+    """Number of plans to compare for each row, and of samples to plan."""
 
     seeds: Annotated[int | None, Shown(Panel.BALANCE)] = Field(default=None, ge=1, le=1000)
     """Plan each row with this many seeds, from --seed on, and show means and standard deviations; by default 1.
@@ -248,16 +248,16 @@ class RepeatConfig(Model):
 
 
 class TrainConfig(Model):
-    """How a plan is trained, beyond what the plan says."""
+    """Rules of training that a plan does not have."""
 
     pad_to: Annotated[Literal["multiple", "row", "capacity"], Shown(Panel.GROUPS)] = "multiple"
-    """What the loader pads rows to."""
+    """Length to which the loader pads rows."""
     step_seconds: Annotated[float, Shown(Panel.GROUPS, "S")] = Field(default=0.0, ge=0, le=86_400, allow_inf_nan=False)
     """Fixed seconds of each optimizer step: gradient sync and optimizer."""
 
 
 class RebalanceConfig(Model):
-    """Where training goes on, and on how many GPUs."""
+    """Place where training goes on, and its number of GPUs."""
 
     gpus: Annotated[int, Shown(is_common=True)] = Field(ge=1, le=2**20)
     """GPUs that train from now on."""
@@ -285,9 +285,9 @@ class ExportConfig(Model):
     """The options that, with the packed set, decide the bytes of an export."""
 
     format: str = Field(min_length=1)
-    """`--to`."""
+    """Format to export to (`--to`)."""
     groups: str | None = None
-    """Those of the set, by capacity or by name."""
+    """Groups of the set to export, by capacity or by name."""
     order: Annotated[Literal["use", "packs"], Shown(is_common=True)] = "use"
     """`use`: rows as training reads them, by iteration, then DP rank; `packs`: in the order of the shards."""
     epoch: Annotated[Epoch | None, Shown(is_common=True)] = None
@@ -299,7 +299,7 @@ class ExportConfig(Model):
 
 
 class ShowConfig(Model):
-    """Which packs to show."""
+    """Packs to show."""
 
     step: Annotated[int | None, Shown(metavar="S", is_common=True)] = None
     """Step of the epoch; by default, the first."""

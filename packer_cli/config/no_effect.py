@@ -1,4 +1,4 @@
-"""Plan options that change nothing: a user who gives one is told, by one mechanism for all of them."""
+"""Plan options that change nothing: one mechanism tells a user who gives one of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_AUTO = AutoGroupsConfig.model_fields.keys() - GpuConfig.model_fields.keys() -
 
 
 def of_auto(groups: Any) -> Set[str]:
-    """The options that have no effect beside these groups, since they choose groups."""
+    """Return the options that have no effect beside these groups, since the options choose groups."""
     return frozenset() if groups in (AUTO, [AUTO]) else OF_AUTO
 
 
@@ -22,7 +22,7 @@ def refuse_without_effect(config: PlanConfig, given: Collection[str] | None = No
     """Raise ConfigError for an option that was given and changes nothing.
 
     Args:
-        given: names of fields; None for those that the options say were given. A plan that was read names all.
+        given: names of fields; None for the fields that the options say were given. A plan that was read names all.
     """
     found = dict(config.planner.idle_parts(config)) | without_effect(config)
     order, plus, _ = config.balance.partition("+")
@@ -47,10 +47,10 @@ def require_use(config: PlanConfig, rows: Iterable[PlanConfig]) -> None:
 
 
 def without_effect(config: PlanConfig, *, was_auto: bool = False) -> dict[str, str]:
-    """The options that change nothing, given or not, each with what is said of it after its name.
+    """Find the options that change nothing, given or not, each with the words of a message after its name.
 
     Args:
-        was_auto: whether the groups are those that were chosen.
+        was_auto: whether `auto` chose the groups.
     """
     strategy = config.planner
     own_way = f"has no effect on --strategy {config.strategy}, which packs in its own way; leave it out"

@@ -31,7 +31,7 @@ from packer_cli.plugins import unknown
 from packer_cli.sizes import format_tokens
 
 AUTO = "auto"
-"""The value of `groups` that has them chosen."""
+"""The value of `groups` for which hbpack chooses them."""
 
 _STRATEGY = f"""Planning method: {", ".join(PACKED)}; docs/strategies.md explains each.
 
@@ -94,7 +94,7 @@ class PlanConfig(AutoGroupsConfig):
 
     Add `+refine` to any of them to also exchange samples within iterations. `refine` alone is `sort+refine`."""
     mask: Annotated[Literal["document", "causal"], Shown(Panel.PACKING)] = "document"
-    """What a token attends to: earlier tokens of its own sample, or of its whole row.
+    """Tokens that a token attends to: earlier ones of its own sample, or of its whole row.
 
     The mask decides the attention work of a pack, and the loader takes it from the set.
 
@@ -103,7 +103,7 @@ class PlanConfig(AutoGroupsConfig):
     cp_sharding: Annotated[str, Shown(Panel.PACKING, "sequence|document|static|auto[:rho=R]")] = by_strategy(
         "cp_sharding", "auto"
     )
-    """How context-parallel ranks (--parallel cp=N) divide a row.
+    """Rule by which context-parallel ranks (--parallel cp=N) divide a row.
 
     - `sequence`: they cut the row
     - `document`: they cut each sample, so that attention work is even
@@ -112,13 +112,13 @@ class PlanConfig(AutoGroupsConfig):
       counts tiles of 128 tokens, and pieces of under 256 tokens run at R of the full rate (`auto:rho=R`; by default
       1)"""
     cost: Annotated[str, Shown(Panel.BALANCE, "quadratic|profile|A,B")] = by_strategy("cost", "quadratic")
-    """What to even out: attention work, or time.
+    """Cost to even out: attention work, or time.
 
     - `quadratic`: attention work, the sum of squared lengths (HBP)
     - `A,B`: A for each squared token and B for each token, such as 1,24576 for a 7B model
     - `profile`: A and B from --profile, or from --model and --gpu"""
     overflow: Annotated[Literal["split", "truncate", "drop", "error"], Shown(Panel.PACKING, is_common=True)] = "split"
-    """What to do with samples longer than the largest group."""
+    """Treatment of samples longer than the largest group."""
     max_samples: Annotated[int | None, ZERO_IS_NONE, Shown(Panel.PACKING)] = by_strategy(
         "max_samples", None, ge=1, lt=2**31
     )
@@ -145,7 +145,7 @@ class PlanConfig(AutoGroupsConfig):
     step_mix: Annotated[Literal["alternate", "stratified"], Shown(Panel.BALANCE)] = by_strategy(
         "step_mix", "alternate"
     )
-    """How to combine several iterations into a step.
+    """Rule by which several iterations are combined into a step.
 
     - `alternate`: shuffled
     - `stratified`: with the same proportions of groups and lengths in every step"""
@@ -180,23 +180,23 @@ class PlanConfig(AutoGroupsConfig):
         return self.group_algorithm or self.planner.defaults.get("group_algorithm", "search")
 
     def names_given(self) -> set[str]:
-        """Options that the user gave."""
+        """Return the options that the user gave."""
         return {*self.model_fields_set}
 
     def with_groups(self, groups: Sequence[Group]) -> Self:
-        """The options with those of these groups that the strategy uses."""
+        """Return the options with those of these groups that the strategy uses."""
         chosen = choose_groups(groups, self.planner, self.layout, self.align, are_named=False)
         return self.model_copy(update={"groups": chosen})
 
     def not_for(self, name: str) -> set[str]:
-        """Options that do not go over to another strategy."""
+        """Find the options that do not go over to another strategy."""
         other = find_strategy(name)
         return {*other.ignores, *(["packing"] if other.packings() != self.planner.packings() else [])}
 
     def with_others(self, **others: Any) -> StorePlanConfig:
-        """The options that were given, with others; another strategy gets those of them that it has.
+        """Combine the options that were given with others; another strategy gets the options that it has.
 
-        It gets no groups whose replicas it cannot run side by side, unless there are no others.
+        A strategy gets no groups whose replicas it cannot run side by side, unless there are no others.
 
         Raises:
             ConfigError: an option is wrong, or does not fit the others.
@@ -218,7 +218,7 @@ class PlanConfig(AutoGroupsConfig):
         return config if "groups" in others or config.is_auto else config.with_groups(groups)
 
     def _of_all_groups(self, strategy: Strategy) -> dict[str, Any]:
-        """`parallel` and `align`, which are recorded with the groups, for other groups; unless they differ in them."""
+        """Return the groups' `parallel` and `align`, for other groups; leave out each that differs between groups."""
         if strategy.finds_layouts or self.planner.finds_layouts:
             return {}
         of_group = {"sp": 1, "cp": 1} if strategy.mixes_layouts or self.planner.mixes_layouts else {"sp": 1}

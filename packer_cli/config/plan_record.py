@@ -1,4 +1,4 @@
-"""What the file of a plan keeps of its options: all that decided it, as numbers."""
+"""Options that the file of a plan keeps: everything that decided the plan, as numbers."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_to
 """Options of training that its validation set has, too; the others are at their defaults."""
 _PREDICTED_FROM = {"strategy", "groups", "align", "packing", "cost", "cp_sharding", "lockstep"}
 _PREDICTED_FROM |= AutoGroupsConfig.model_fields.keys()
-"""Options on which what a plan predicts depends."""
+"""Options on which the predictions of a plan depend."""
 
 
 class PlannedConfig(StorePlanConfig, SetsAside):
-    """What decided a plan. Its groups are those that its strategy used, each with its own `align`."""
+    """Options that decided a plan. Its groups are the ones that its strategy used, each with its own `align`."""
 
     strategy: str
     is_validation: bool = False
     """Whether the plan is of the samples that `validation` sets aside, rather than of the others."""
     group_costs: tuple[tuple[float, float, float], ...] | None = None
-    """Of each group, the seconds of a replica, on one of its pipeline stages, per squared token, per token and per
-    micro-batch; None unless the strategy predicts them. WLB-LLM's has those of each capacity that it chooses from."""
+    """Seconds of a replica of each group, on one of its pipeline stages, per squared token, per token and per
+    micro-batch; None unless the strategy predicts them. WLB-LLM's has seconds of each capacity that it chooses."""
     attention_pieces: tuple[tuple[int, int, float], ...] | None = None
-    """What `--cp-sharding auto` predicts with: queries, keys and seconds of the profile's pieces."""
+    """Queries, keys and seconds of the profile's pieces, with which `--cp-sharding auto` predicts."""
     gpu_model: RecordedModel | None = None
-    """What the seconds of steps are predicted with; None without a model of the GPUs, and of a validation set."""
+    """Model that predicts the seconds of steps; None without a model of the GPUs, and for a validation set."""
     packages: dict[str, str] | None = None
     """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
 
     def follows(self, training: PlannedConfig) -> bool:
-        """Whether this is of the samples that training sets aside, planned as `validation_options` says."""
+        """Whether this plan is of the samples that training sets aside, and made as `validation_options` says."""
         longest = training.groups[-1]
         return (
             self.is_validation
@@ -55,7 +55,7 @@ class PlannedConfig(StorePlanConfig, SetsAside):
 
     @property
     def planner(self) -> Strategy:
-        """The strategy. Raises ConfigError if its package is not installed."""
+        """The strategy; reading it raises ConfigError if its package is not installed."""
         if self.packages:
             self.require_package("strategy", STRATEGIES)
         return super().planner
@@ -70,12 +70,12 @@ class PlannedConfig(StorePlanConfig, SetsAside):
             )
 
     def decisions(self) -> Decisions:
-        """JSON values of all that decides a plan; what groups were chosen with does not."""
+        """Return the JSON values of everything that decides a plan; the options that chose groups do not."""
         left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [*map(vars, self.groups)]}
 
     def as_text(self) -> dict[str, str]:
-        """The options that the strategy uses, as the command line takes them; none that is None."""
+        """Return the options that the strategy uses, as the command line takes them; none that is None."""
         strategy = STRATEGIES.get(self.strategy)
         left_out = {*AutoGroupsConfig.model_fields, "align", *(strategy.ignores if strategy else ())}
         named = ((name, getattr(self, name)) for name in StorePlanConfig.model_fields if name not in left_out)
@@ -83,16 +83,16 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         return {**found, "groups": ",".join(map(_group_text, self.groups))}
 
     def names_given(self) -> set[str]:
-        """Options that are not at their strategy's default: a plan does not record what was given at its default."""
+        """Return the options that are not at their default: a plan does not record options given at their default."""
         usual = {name: default_of(field, self.strategy) for name, field in StorePlanConfig.model_fields.items()}
         if self.max_path_tokens is not None:
             usual |= defaults_of_trees(PlanConfig.model_fields, self.strategy)
         return {name for name, value in usual.items() if getattr(self, name) != value}
 
     def with_options(self, given: Mapping[str, Any]) -> StorePlanConfig:
-        """The options of another plan: those given, and for the rest what this plan had.
+        """Make the options of another plan: the given ones, and this plan's for the rest.
 
-        What was predicted stays, unless an option is given on which it depends.
+        Predictions stay, unless an option is given on which they depend.
 
         Raises:
             ConfigError: an option is wrong, or does not fit the others.
@@ -113,6 +113,6 @@ class PlannedConfig(StorePlanConfig, SetsAside):
 
 
 def _group_text(group: Group) -> str:
-    """The groups as `--groups` takes them, with what `--parallel` and `--align` add."""
+    """Write a group as `--groups` takes it, with the degrees and multiples of `--parallel` and `--align`."""
     others = (f"{name}={value}" for name, value in list(vars(group).items())[3:] if value > 1)
     return " ".join([str(group), *others])

@@ -1,4 +1,4 @@
-"""The options of `hbpack profile`: what to measure."""
+"""The options of `hbpack profile`, which decide the measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _shown = partial(Shown, is_common=True)
 
 
 def _numbers(parse: Callable[[str], int], least: int = 1) -> BeforeValidator:
-    """Reads numbers with commas between them, each at least `least`, without repetitions."""
+    """Make a reader of numbers with commas between them, each at least `least`, without repetitions."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -36,7 +36,7 @@ def _one_or_two(bandwidth: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 class ProfileConfig(Model):
-    """What to measure."""
+    """Measurements to make."""
 
     model: Annotated[str, _shown(metavar="PATH")] = Field(min_length=1)
     """The model's config.json (Hugging Face), or its folder."""
@@ -70,7 +70,7 @@ class ProfileConfig(Model):
     modelling: Annotated[Literal["transformers", "plain"], _shown()] = "transformers"
     """Whose code runs: transformers', or a stack of decoder layers of the same shape in plain torch."""
     weights: Annotated[Literal["sharded", "whole"], _shown()] = "sharded"
-    """How the processes of torchrun hold the weights: `sharded` (FSDP, ZeRO-3) or `whole` (DDP).
+    """Weights that each process of torchrun holds: a share (`sharded`: FSDP, ZeRO-3) or all (`whole`: DDP).
 
     Processes with sharded weights gather them in every micro-batch. Plans with --lockstep 1 are trained with whole
     weights."""
@@ -81,8 +81,8 @@ class ProfileConfig(Model):
     dtype: Annotated[Literal["bfloat16", "float16", "float32"] | None, _shown()] = None
     """Type of weights and activations; by default, the config's."""
     device: Annotated[Literal["auto", "cuda", "cpu"], _shown()] = "auto"
-    """Where to measure; `auto` is the GPU if there is one. Times of a CPU say nothing about a GPU."""
+    """Device to measure on; `auto` is the GPU if there is one. Times of a CPU say nothing about a GPU."""
     repeats: Annotated[int, _shown()] = Field(default=5, ge=1, le=1000)
     """Runs for each median."""
     warm_up: int = 2
-    """Runs before them."""
+    """Runs before the measured ones."""

@@ -1,4 +1,4 @@
-"""Plan options to the request of numbers that a strategy plans from; here, and nowhere else, their text is read."""
+"""The way from plan options to the request of numbers that a strategy plans from; no other module reads their text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def flat_alone(strategy: Strategy) -> TreesError | None:
-    """Whether a strategy does not plan samples that share prefixes at all."""
+    """Return the error of a strategy that plans no samples that share prefixes; None for any other strategy."""
     if "max_path_tokens" in strategy.supports:
         return None
     able = ", ".join(name for name in PACKED if "max_path_tokens" in STRATEGIES[name].supports)
@@ -43,24 +43,24 @@ class Resolved:
     """The options of one plan."""
 
     given: PlanConfig
-    """As the user gave them."""
+    """Options as the user gave them."""
     config: PlannedConfig
-    """As the plan's file holds them."""
+    """Options as the plan's file holds them."""
     request: PlanRequest
-    """As the strategy takes them."""
+    """Options as the strategy takes them."""
 
     def changed(self, **changes: Any) -> Resolved:
-        """The same with other values of the plan's options."""
+        """Return these options with other values of some."""
         config = self.config.model_copy(update=changes)
         return build(config.model_copy(update={"packages": _packages(config) or None}), self.given)
 
     @property
     def has_trees(self) -> bool:
-        """Whether they are those of samples that share prefixes."""
+        """Whether the options are for samples that share prefixes."""
         return bool(self.request.limits)
 
     def why_not_trees(self) -> TreesError | None:
-        """The first option that does not go with samples that share prefixes; None if all do."""
+        """Return the error of the first option that does not go with samples that share prefixes; None if all do."""
         config, request = self.config, self.request
         algorithm = request.algorithm
         if algorithm.cut is not None or algorithm.is_padded:
@@ -77,7 +77,7 @@ class Resolved:
 
 
 def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
-    """Put numbers in place of what predicts them, and read what is text.
+    """Replace the models that predict by their numbers, and read the options that are text.
 
     Args:
         given: the options; where `auto` has not chosen groups yet, any groups stand for them, to check the others by.
@@ -85,7 +85,7 @@ def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
 
     Raises:
         ConfigError, InputError, FormatError: an option does not fit the others or the samples, or `--profile`, or
-            `--model` and `--gpu`, do not say what to predict with.
+            `--model` and `--gpu`, do not give what predictions need.
     """
     if has_trees:
         return _resolve_for_trees(given)
@@ -139,7 +139,7 @@ def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
 
 
 def _resolve_for_trees(given: PlanConfig) -> Resolved:
-    """Resolve options for samples that share prefixes: what was not given has its default for those."""
+    """Resolve options for samples that share prefixes: an option that was not given has its default for these."""
     if refusal := flat_alone(given.planner):
         raise refusal
     usual = defaults_of_trees(PlanConfig.model_fields, given.strategy)
@@ -151,7 +151,7 @@ def _resolve_for_trees(given: PlanConfig) -> Resolved:
 
 
 def _with_any_groups(given: PlanConfig) -> PlanConfig:
-    """The options with groups by which the others can be checked, before `auto` chooses for the samples."""
+    """Give the options groups with which the others can be checked, before `auto` chooses for the samples."""
     if "a stream" not in given.planner.needs:
         from packer_cli.config.gpu_model import load_models  # Only predictions need the cost model.
 
@@ -160,7 +160,7 @@ def _with_any_groups(given: PlanConfig) -> PlanConfig:
 
 
 def size_rule(config: PlanConfig) -> SizeRule:
-    """The limits on samples, and the fate of samples over them."""
+    """Make the rule for sizes: the limits on samples, and the fate of samples over them."""
     return SizeRule(config.groups[-1].capacity, config.overflow, read_limits(config.max_path_tokens))
 
 
@@ -181,7 +181,7 @@ def refuse_rows_alone(config: PlanConfig) -> None:
 
 
 def _packages(config: PlanConfig) -> dict[str, str]:
-    """Who brings the strategy and the packing, where hbpack does not."""
+    """Find the packages that bring the strategy and the packing, where hbpack does not."""
     brought = {"strategy": STRATEGIES.package(config.strategy)}
     if config.planner.packings() is REGISTRY:
         brought["packing"] = REGISTRY.package(config.packing.partition(":")[0])
@@ -189,7 +189,7 @@ def _packages(config: PlanConfig) -> dict[str, str]:
 
 
 def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
-    """The GPU model of a plan. Raises the errors of `load_gpu_model`."""
+    """Load the GPU model of a plan; raise the errors of `load_gpu_model`."""
     from packer_cli.config.gpu_model import load_gpu_model, require_memory  # Only predictions need the cost model.
 
     if for_memory:
@@ -198,7 +198,7 @@ def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> Gp
 
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
-    """What the profile says of the time of attention, if `--cp-sharding` auto or static asks for it."""
+    """Read the times of attention of the profile's pieces, if `--cp-sharding` auto or static asks for them."""
     has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in groups)
     if not has_cp or config.cp_sharding not in ("auto", "static"):
         return None
@@ -212,7 +212,7 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
     """Make the request from options whose predictions are numbers already, as a plan's file has them.
 
     Args:
-        given: those that stand for them where other plans are made, see `PlanConfig.with_others`.
+        given: options that stand for the config's where other plans are made, see `PlanConfig.with_others`.
     """
     if config.packages:
         config.require_package("packing", REGISTRY)
@@ -272,10 +272,10 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
 
 
 def validation_options(training: Resolved) -> Resolved:
-    """How to plan the samples that `--validation` sets aside: one epoch, each row on one GPU.
+    """Make the options that plan the samples which `--validation` sets aside: one epoch, each row on one GPU.
 
     The capacity is that of the longest group of training, so that no sample is cut or dropped that training keeps. One
-    GPU evaluates rows that several share while they train: it keeps no gradients, and activations of one layer.
+    GPU evaluates rows that several share while they train: that keeps no gradients, and activations of one layer.
     """
     longest = training.config.groups[-1]
     values = {name: getattr(training.config, name) for name in OF_VALIDATION}
@@ -285,7 +285,7 @@ def validation_options(training: Resolved) -> Resolved:
 
 @contextmanager
 def _naming(option: str) -> Iterator[None]:
-    """Say which option a ValueError is about."""
+    """Name the option in the ConfigError that a ValueError of the block becomes."""
     try:
         yield
     except ValueError as error:

@@ -41,10 +41,10 @@ USUAL = "transformers"
 
 
 def read_trainer(value: str) -> str:
-    """Check `NAME|ABILITY[,...]`.
+    """Check `NAME|ABILITY[,...]`, and return it.
 
     Raises:
-        ValueError: a word is neither.
+        ValueError: a word is neither a name nor an ability.
     """
     known = (*TRAINERS, *ABILITIES)
     for word in value.split(","):
@@ -57,13 +57,13 @@ def read_trainer(value: str) -> str:
 
 
 def abilities(trainer: str | None) -> frozenset[str]:
-    """The abilities that `--trainer` names."""
+    """Return the abilities that `--trainer` names."""
     words = (trainer or USUAL).split(",")
     return frozenset().union(*(TRAINERS.get(word, {word}) for word in words))
 
 
 def asked_of_trainer(request: PlanRequest) -> frozenset[str]:
-    """The abilities without which a trainer cannot run a plan."""
+    """Find the abilities without which a trainer cannot run a plan."""
     layouts = {group.layout._replace(vpp=1) for group in request.groups}
     found = {name for name in DEGREES if any(getattr(layout, name) > 1 for layout in layouts)}
     keeps_weights = request.lockstep == 1 or {"tp", "pp"} & found

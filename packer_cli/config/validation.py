@@ -1,4 +1,4 @@
-"""`--validation`: how many samples are set aside, as users write it and as a bound on the hashes of samples."""
+"""`--validation`: the number of samples that are set aside, as users write it and as a bound on samples' hashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 NUM_HASHES = 2**64
-"""A hash is a number below this."""
+"""Number of hashes: each is a number below this."""
 
 _RULE = (
     "write a share of the samples, such as 1%, a number of samples, such as 2000 or 2k, 0 for none, or the bound that "
@@ -18,10 +18,10 @@ _THOUSANDS = {"": 1, "k": 10**3, "m": 10**6}
 
 
 def read_validation(value: Any) -> str | None:
-    """The value in one form, so that equal choices are equal text; None for none.
+    """Write the value in one form, so that equal choices are equal text; None for none.
 
     Raises:
-        ValueError: it is neither a share, nor a number, nor a bound as `format_bound` writes it.
+        ValueError: the value is neither a share, nor a number, nor a bound as `format_bound` writes it.
 
     >>> read_validation("0.50%"), read_validation("2k"), read_validation("0x028F5C28F5C28F5C")
     ('0.5%', '2000', '0x028f5c28f5c28f5c')
@@ -43,10 +43,10 @@ def read_validation(value: Any) -> str | None:
 
 
 def bound_of(text: str) -> int | None:
-    """Samples with a hash below this are set aside; None for a number of samples, whose bound the samples decide.
+    """Return the bound: samples with a hash below it are set aside. None for a number, whose bound the samples decide.
 
     Args:
-        text: as `read_validation` gives it.
+        text: the result of `read_validation`.
 
     >>> bound_of("50%") == 2**63, bound_of("2000")
     (True, None)
@@ -57,7 +57,7 @@ def bound_of(text: str) -> int | None:
 
 
 def format_bound(bound: int) -> str:
-    """A bound as `read_validation` reads it.
+    """Write a bound as `read_validation` reads it.
 
     >>> format_bound(255)
     '0x00000000000000ff'
