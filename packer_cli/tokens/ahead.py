@@ -1,4 +1,4 @@
-"""The tokenizer that the workers' server loads, so that each is forked with it; named in its environment."""
+"""The tokenizer that the workers' server loads, so that each worker is forked with it; named in its environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLE = "HBPACK_TOKENIZER"
 
 
 class NamedTokenizer(NamedTuple):
-    """A tokenizer as options name it, with what replaces its own."""
+    """A tokenizer as options name it, with the replacements of its template and EOS token."""
 
     name: str
     chat_template: str | None = None
@@ -21,16 +21,16 @@ class NamedTokenizer(NamedTuple):
 
     @classmethod
     def of(cls, config: TokenizeConfig) -> NamedTokenizer:
-        """That of a run."""
+        """Return the tokenizer of a run."""
         return cls(config.tokenizer, config.chat_template, config.eos_token)
 
 
 def settings_for(tokenizer: NamedTokenizer) -> dict[str, str]:
-    """The environment variables that make a server load this tokenizer."""
+    """Return the environment variables that make a server load this tokenizer."""
     return {_VARIABLE: json.dumps(tokenizer)}
 
 
 def named_tokenizer() -> NamedTokenizer | None:
-    """The tokenizer that this process is to load, if any."""
+    """Return the tokenizer that this process is to load; None without any."""
     value = os.environ.get(_VARIABLE)
     return None if value is None else NamedTokenizer(*json.loads(value))

@@ -14,7 +14,7 @@ from packer_cli.tokens.tokenizer.reads import template_file
 
 
 def choices(config: TokenizeConfig, tokenizer: TokenizerInfo) -> list[str]:
-    """One line each for the tokenizer, the template, the loss and EOS.
+    """Write one line each for the tokenizer, the template, the loss and EOS.
 
     Args:
         tokenizer: the result of `packer_cli.tokens.part.describe_tokenizer`.
@@ -78,11 +78,11 @@ _ITEMS = {"preference": "preference pair", "completions": "group"}
 
 
 def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
-    """Lines about the records that were tokenized, reused and rejected.
+    """Write lines about the records that were tokenized, reused and rejected.
 
     Args:
         num_reused: records in parts that an earlier run wrote.
-        seconds: the time it took, as text.
+        seconds: the time of the run, as text.
     """
     parts = index.parts
     num_samples = sum(part.num_samples for part in parts)
@@ -115,7 +115,7 @@ _KINDS = {"pair": "pair", "group": "group", "turns": "conversation"}
 
 
 def _items(index: StoreIndex) -> str:
-    """What items hold, and what their shared prefixes save."""
+    """Write the contents of items, and the tokens that their shared prefixes save."""
     kinds: Counter[str] = Counter()
     num_branches = num_tokens = num_saved = 0
     for part in index.parts:
@@ -143,7 +143,7 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
 
 
 def all_rejected(index: StoreIndex) -> str:
-    """What to say of a store without a sample."""
+    """Write the error for a store without a sample."""
     if all(part.num_rejected == part.num_without_loss for part in index.parts):
         rule = index.options.loss_on
         is_best = rule == "all" or index.options.turns == "branch"
@@ -154,11 +154,11 @@ def all_rejected(index: StoreIndex) -> str:
 
 MOST_WARNINGS = 4
 _MANY = 0.01
-"""Share of the records: more rejected ones than this are no slips of single records."""
+"""Share of rejected records above which they are no slips of single records."""
 
 
 def rejected_files(index: StoreIndex) -> list[str]:
-    """The files of which no record is used, although they have some."""
+    """List the files of which no record is used, although they have some."""
     samples: Counter[str] = Counter()
     for file in (file for part in index.parts for file in part.files if file.num_samples or file.num_rejected):
         samples[file.path] += file.num_samples
@@ -166,7 +166,7 @@ def rejected_files(index: StoreIndex) -> list[str]:
 
 
 def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
-    """Word the warning of a run that rejects many records, or whole files; None if it uses nearly all, or none.
+    """Write the warning of a run that rejects many records, or whole files; None if the run uses nearly all, or none.
 
     Args:
         lost: see `rejected_files`.
@@ -183,8 +183,8 @@ def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
 
 
 def counts(index: StoreIndex) -> list[str]:
-    """A warning for each thing that most records have and that is not used, or used in a way that may surprise; one
-    for all further ones."""
+    """Write a warning for each thing that most records have and that is not used, or used in a way that may surprise;
+    write one for all further things."""
     how = "as ordinary text" if index.options.plain_content else "as control tokens (see --plain-content)"
     special = f"the text of special tokens, encoded {how}", index.total("num_with_special")
     found = Counter(dict((*sorted(index.unused.items()), special))).most_common()
@@ -197,13 +197,13 @@ def counts(index: StoreIndex) -> list[str]:
 
 
 def not_read(index: StoreIndex) -> str | None:
-    """A warning of the files of folders and globs that were skipped; None if there are none."""
+    """Write a warning of the files of folders and globs that were skipped; return None if there are none."""
     skipped = by_suffix(each for source in index.sources for each in source.skipped or ())
     return None if skipped is None else f"skipped {shown_skipped(skipped)}"
 
 
 def _repeated(index: StoreIndex) -> str | None:
-    """A warning if inputs hold the same content several times, so that its samples repeat in each epoch; else None.
+    """Write a warning if inputs hold the same content several times, so that samples repeat in each epoch; else None.
 
     A file may be in several inputs, or have copies and hard links of other names.
     """

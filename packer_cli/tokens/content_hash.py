@@ -1,6 +1,6 @@
 """A hash of each sample's token ids, by which samples are set aside for validation (`--validation`).
 
-It covers the ids of the whole sample and nothing else. So samples that a model could not tell apart are on one side,
+The hash covers the ids of the whole sample alone. So samples that a model could not tell apart are on one side,
 even if their records differ in spelling or in which tokens carry a loss. And the split stays the same with other
 files, another order, other weights, another --loss-on, and added data. Another tokenizer or chat template splits
 differently, as the same text is then other tokens. A hash of the records' bytes would not change with those, but could
@@ -50,7 +50,7 @@ def hash_rows(input_ids: NDArray[np.integer], offsets: NDArray[np.int32], hashes
 def hash_items(
     input_ids: NDArray[np.integer], offsets: NDArray[np.int32], items: BatchItems, hashes: NDArray[np.uint64]
 ) -> None:
-    """As `hash_rows`, of rows that are items."""
+    """Write the hash of each row, as `hash_rows` does, for rows that are items."""
     for row in range(len(hashes)):
         state = _OFFSET
         for place in range(offsets[row], offsets[row + 1]):

@@ -1,4 +1,4 @@
-"""Copies runs of memory and single values out of many arrays, without joining these."""
+"""Copies of memory runs and single values out of many arrays, without joining the arrays."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 _VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 12)])
 _INLINE = 12
-"""Arrow keeps spans of up to 12 bytes in the view itself, and longer ones as (prefix, number of buffer, offset)."""
+"""Most bytes of a span that Arrow keeps in the view itself; longer ones are (prefix, number of buffer, offset)."""
 _REACH = 2**30
-"""Offsets and sizes are int32: spans are cut to this size, and begin no later in their buffer."""
+"""Most bytes of a span, and its latest begin in its buffer, since offsets and sizes are int32; longer ones are cut."""
 
 
 class Among:
-    """Takes values out of many arrays without joining them."""
+    """Places of values in many arrays, to take the values out without joining the arrays."""
 
     def __init__(self, number: NDArray[np.int64]) -> None:
-        """O(m) for up to 65,536 arrays, which numpy sorts by radix; O(m log m) for more.
+        """Sort the values by array. O(m) for up to 65,536 arrays, which numpy sorts by radix; O(m log m) for more.
 
         Args:
-            number: int64[m]: which array each value is taken out of.
+            number: int64[m]: the array that each value is taken out of.
         """
         is_narrow = number.max(initial=0) < 2**16
         order = np.argsort(number.astype(np.uint16) if is_narrow else number, kind="stable")
@@ -36,7 +36,7 @@ class Among:
         ]
 
     def take(self, arrays: Sequence[NDArray[Any]], place: NDArray[np.int64]) -> NDArray[Any]:
-        """[m]: the value at a place (int64[m]) of each one's array, of their type. Price: a few us for each array."""
+        """Take values ([m], of the arrays' type) at places (int64[m]) of arrays. Price: a few us for each array."""
         values = np.empty(len(place), dtype=arrays[0].dtype if arrays else np.int32)
         for number, own in self._of_array:
             values[own] = arrays[number][place[own]]
@@ -46,7 +46,7 @@ class Among:
 def copy_spans(
     buffers: Sequence[pa.Buffer], number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
-    """The bytes of m spans, in order, copied by Arrow: uint8[sum of sizes], writable. O(bytes), without the GIL.
+    """Copy the bytes of m spans, in order, by Arrow: uint8[sum of sizes], writable. O(bytes), without the GIL.
 
     The spans become an Arrow array of binary views, which Arrow copies into one run of memory.
 
@@ -73,7 +73,7 @@ def copy_spans(
 def _cut(
     number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The same bytes as spans of at most `_REACH` bytes."""
+    """Cut spans to the same bytes in spans of at most `_REACH` bytes."""
     parts = -(-size // _REACH)
     if (parts == 1).all():
         return number, begin, size

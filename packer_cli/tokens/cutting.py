@@ -1,6 +1,6 @@
-"""Which slices of the inputs each part of the store holds.
+"""The slices of the inputs that each part of the store holds.
 
-Names and sizes of all files, the *listing*, decide which files are cut together; only these are then read to cut them.
+Names and sizes of all files, the *listing*, decide which files are cut together; only such files are then read to cut.
 So a part depends on the listing and on its own files, and one part can be made without a look into the others' files.
 """
 
@@ -22,11 +22,11 @@ COLUMNAR = ("parquet", "arrow", "datasets")
 """Formats that pyarrow reads. A damaged file may crash the process, or be read without an error."""
 FILES_A_TASK = 64
 GROUP_BYTES = 4 << 20
-"""Small files share a part up to this size, which is the smallest slice of a large file."""
+"""Most bytes of small files that share a part; also the smallest slice of a large file."""
 GROUP_FILES = 4096
-"""Most of them: each part costs some 30 ms of its own."""
+"""Most small files that share a part. Each part costs some 30 ms of its own."""
 EXPANSION = 8
-"""About how many bytes one compressed byte stands for."""
+"""Number of bytes, about, that one compressed byte stands for."""
 
 
 def is_columnar(file: CorpusFile) -> bool:
@@ -39,13 +39,13 @@ class Unit:
     """Files that are cut together: small ones that share a part, or a larger one, each of whose slices has its own."""
 
     number: int
-    """Place of its first file in the listing."""
+    """Place of the unit's first file in the listing."""
     files: tuple[CorpusFile, ...]
     is_shared: bool
     start: int
-    """Weight of all files before it: about the bytes of their records, uncompressed."""
+    """Weight of all files before the unit: about the bytes of their records, uncompressed."""
     stop: int
-    """`start` and its own weight."""
+    """Sum of `start` and the unit's own weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +56,13 @@ class Cut:
     """File name of the part. The names follow the order of the store, up to a million files."""
     slices: tuple[CorpusSlice, ...]
     start: int
-    """About where it begins in the listing; see `Unit`."""
+    """Approximate begin of the part in the listing; see `Unit`."""
     stop: int
-    """About where it ends."""
+    """Approximate end of the part in the listing."""
 
 
 def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
-    """All files, in order. Depends on their sizes, formats and order alone, and reads nothing."""
+    """List units of all files, in order, from the files' sizes, formats and order alone; nothing is read."""
     groups: list[list[CorpusFile]] = []
     held = GROUP_BYTES + 1
     for file in files:
@@ -83,13 +83,13 @@ def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
 
 
 def cut_units(units: Sequence[Unit], engine: Engine, *, is_first: bool = False) -> list[Cut]:
-    """The parts of units, in order; files without data have none. A file that crashes its reader is unreadable.
+    """Cut units into parts, in order; files without data have none. A file that crashes its reader is unreadable.
 
-    Price: that of `slice_corpus`; columnar files use all workers.
+    Price: the price of `slice_corpus`; columnar files use all workers.
 
     Args:
-        is_first: there is no part of an earlier run to compare fingerprints with. Small files whose only slice follows
-            from their size are then not read, and have none.
+        is_first: whether there is no part of an earlier run to compare fingerprints with. Small files whose only slice
+        follows from their size are then not read, and have no fingerprint.
 
     Raises:
         InputError: a file cannot be read.
@@ -120,7 +120,7 @@ def cut_units(units: Sequence[Unit], engine: Engine, *, is_first: bool = False) 
 
 
 def _is_one_slice(file: CorpusFile) -> bool:
-    """Whether a small file is one slice, whatever it holds. If it cannot be opened, reading it will say why."""
+    """Whether a small file is one slice, whatever it holds. If a file cannot be opened, reading it will say why."""
     is_plain = file.format in ("jsonl", "text") and file.compression == "none" and file.num_bytes > 0
     return is_plain and not file.expected and (is_url(file.path) or os.access(file.path, os.R_OK))
 
@@ -128,7 +128,7 @@ def _is_one_slice(file: CorpusFile) -> bool:
 def _cut_files(
     files: Sequence[CorpusFile], engine: Engine, known: Mapping[int, list[CorpusSlice]]
 ) -> list[list[CorpusSlice]]:
-    """The slices of each file; with fingerprints, but for those that are known by the number of their file."""
+    """Find the slices of each file, with fingerprints, except for slices that `known` has by their file's number."""
     cut = dict(known)
     columnar = [number for number, file in enumerate(files) if is_columnar(file)]
     tasks = [columnar[i : i + FILES_A_TASK] for i in range(0, len(columnar), FILES_A_TASK)]
@@ -150,7 +150,7 @@ def _cut_each(files: list[CorpusFile]) -> list[list[CorpusSlice]]:
 
 
 def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
-    """One unreadable slice for a whole file that crashes its reader on opening."""
+    """Make one unreadable slice for a whole file that crashes its reader on opening."""
     content = content_of(file)
     require_unchanged(file)  # Else it may have crashed because it was being written.
     reason = f"damaged: opening it crashes the reader ({died.signal_name}); what it holds is left out"
@@ -165,7 +165,7 @@ def _weight(file: CorpusFile) -> int:
 
 
 def without_crashes(slices: Sequence[CorpusSlice], engine: Engine) -> tuple[CorpusSlice, ...]:
-    """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable."""
+    """Read again the slices of a part that crashed its worker, and mark the ones that crash again as unreadable."""
     marked = list(slices)
     for number, outcome in engine.run(read_all, slices, is_risky=True):
         if isinstance(outcome, Died):

@@ -1,4 +1,4 @@
-"""One task of the tokenize stage, run in a worker process: turns slices of input into a part of the token store."""
+"""One task of the tokenize stage, in a worker process, which turns slices of input into a part of the token store."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class PartTask:
     slices: tuple[CorpusSlice, ...]
     """The slices of input in the part, in order."""
     shared_fingerprint: str
-    """Of what decides the bytes of all parts: options, tokenizer, versions."""
+    """Fingerprint of everything that decides the bytes of all parts: options, tokenizer, versions."""
     tokenizer: NamedTokenizer
     tokenizer_fingerprint: str
-    """Covers the tokenizer's files and what replaces its own; a process caches loaded tokenizers by it."""
+    """Fingerprint of the tokenizer's files and their replacements, by which a process caches loaded tokenizers."""
     options: SampleOptions
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything that decides the part's bytes. All slices' files must have been read."""
+        """Fingerprint of everything that decides the part's bytes. All slices' files must have been read."""
         assert all(slice_.file.fingerprint for slice_ in self.slices)
         return fingerprint(self.shared_fingerprint, *map(_content, self.slices))
 
     def read(self) -> PartTask:
-        """The task with the files that nobody has read yet, which are small, in memory."""
+        """Read the files that nobody has read yet, which are small, into memory; return the task with them."""
         slices = (
             slice_ if slice_.file.fingerprint else slice_._replace(file=hold(slice_.file)) for slice_ in self.slices
         )
@@ -63,7 +63,7 @@ class PartTask:
 
 
 def _content(slice_: CorpusSlice) -> list[Any]:
-    """Identifies a slice's contents, without names. Compression is included: it decides what the bytes mean."""
+    """Identify a slice's contents, without names, but with compression, which decides the meaning of the bytes."""
     file = slice_.file
     compression = [] if file.compression == "none" else [file.compression]
     return [file.fingerprint, file.format, slice_.start, slice_.stop, *compression]
@@ -71,13 +71,13 @@ def _content(slice_: CorpusSlice) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PartFacts:
-    """What the stage needs to know about a finished part."""
+    """Facts that the stage needs to know about a finished part."""
 
     part: PartInfo
     tokenizer: TokenizerInfo
-    """Without its name."""
+    """The tokenizer, without its name."""
     stamps: tuple[str, ...] = ()
-    """In the record of a job array's task: of each of the part's files, see `packer_cli.corpus.versions`."""
+    """Stamps of the part's files, in the record of a job array's task, see `packer_cli.corpus.versions`."""
 
 
 class Description(NamedTuple):
@@ -93,7 +93,7 @@ _encoders: dict[tuple[str, str, SampleOptions], Encoder] = {}
 
 
 def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
-    """Do a task in the store's folder. Lives here because workers need not import the stage.
+    """Do a task in the store's folder. This module has the function because workers need not import the stage.
 
     Raises RunError where a file that was found when the run began can no longer be read: finished parts stay.
     """
@@ -107,7 +107,7 @@ def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
 
 
 def load_ahead(tokenizer: NamedTokenizer) -> None:
-    """Load a local tokenizer for the tasks to come; does nothing if it cannot be loaded, which a task will report."""
+    """Load a local tokenizer for the tasks to come; do nothing if it cannot be loaded, which a task will report."""
     from packer_cli.tokens.tokenizer.reads import locate
 
     with suppress(Exception):
@@ -116,7 +116,7 @@ def load_ahead(tokenizer: NamedTokenizer) -> None:
 
 
 def tokenizer_key(tokenizer: NamedTokenizer) -> str:
-    """`PartTask.tokenizer_fingerprint`. Raises TokenizerError if the tokenizer or the template cannot be found."""
+    """Make `PartTask.tokenizer_fingerprint`; raise TokenizerError if the tokenizer or the template cannot be found."""
     from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
     from packer_cli.tokens.tokenizer.loading import read_template
 
@@ -149,7 +149,7 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
 
 
 def describe_tokenizer(task: PartTask) -> TokenizerInfo:
-    """What identifies a task's tokenizer, with the backend that encodes, without its name."""
+    """Describe a task's tokenizer, with the backend that encodes, without the tokenizer's name."""
     return replace(_tokenizer(task).describe(), backend=_encoder(task).backend_used)
 
 

@@ -1,4 +1,4 @@
-"""What every worker needs, loaded once, by the server that forks the workers: imports, and the run's tokenizer."""
+"""Everything that workers need, loaded once, by the server that forks them: imports, and the run's tokenizer."""
 
 # ruff: noqa: E402 - settings for the imports come first
 import gc

@@ -19,23 +19,23 @@ from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
 
 
 def rejects_name(name: str) -> str:
-    """File name of a part's rejected records; the file exists only if there are any."""
+    """Return the file name of a part's rejected records; the file exists only if there are any."""
     return name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
 
 
 class RejectsWriter(ExitStack):
-    """Writes a part's rejected records as they come, and counts them. Memory: one batch of them."""
+    """Writer of a part's rejected records as they come, with counts of them. Memory: one batch of them."""
 
     def __init__(self, sink: Sink, part: str, num_slices: int) -> None:
         """Open no file before there is a reject.
 
         Args:
             part: file name of the part.
-            num_slices: of input, in the part.
+            num_slices: number of slices of input in the part.
         """
         super().__init__()
         self.num_rejected = np.zeros(num_slices, dtype=np.int64)
-        """int64[s]: of each slice."""
+        """int64[s]: number of rejected records of each slice."""
         self.gaps = [""] * num_slices
         """The reason of each slice's first gap; "" for a slice that has none."""
         self._sink, self._name = sink, rejects_name(part)

@@ -1,4 +1,4 @@
-"""The samples of a token store, as plans see them: all, those of training, or those set aside for validation."""
+"""The samples of a token store, as plans see them: all, training's, or the ones set aside for validation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from packer_cli.tokens.store import TokenStore
 
 
 class StoreSamples:
-    """The samples of an open token store. What is read of it is kept."""
+    """The samples of an open token store. Everything that is read of the store is kept."""
 
     def __init__(self, store: TokenStore) -> None:
         self.store = store
@@ -38,7 +38,9 @@ class StoreSamples:
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
-        """uint64[n], see `hash_rows`. Price: all tokens are read once; of a remote store, all parts are fetched.
+        """Hash of each sample (uint64[n]), see `hash_rows`.
+
+        Price: all tokens are read once; of a remote store, all parts are fetched.
 
         Raises:
             FormatError: a remote part is missing or damaged.
@@ -55,10 +57,10 @@ class StoreSamples:
         return hashes
 
     def of(self, config: PlannedConfig) -> Samples:
-        """Those of a plan.
+        """Return the samples of a plan.
 
         Args:
-            config: the plan's; its `validation` is not a number.
+            config: the plan's options; its `validation` is not a number.
         """
         if config.validation is None:
             return self.all
@@ -70,21 +72,21 @@ class StoreSamples:
         return Samples(**{**vars(self.all), "weights": (), "among": ids_of(is_aside)})
 
     def cut(self, config: PlannedConfig, rule: SizeRule) -> Cut:
-        """The samples of a plan, cut by its rule; made once for all that decides it."""
+        """Cut the samples of a plan by its rule; a cut is made once for everything that decides it."""
         key = (config.validation, config.is_validation, rule, config.seed)
         if key not in self._cuts:
             self._cuts[key] = cut_samples(self.of(config), rule, config.seed)
         return self._cuts[key]
 
     def records_of(self, config: PlannedConfig) -> StoreIndex:
-        """Return the store's index as a plan sees it: what is known of records alone counts where they train."""
+        """Return the store's index as a plan sees it: facts known of records alone count only where they train."""
         return replace(self.store.index, parts=()) if config.is_validation else self.store.index
 
     def set_aside(self, validation: str) -> tuple[str, int]:
-        """Return a `validation` as a plan keeps it, a number as a bound of hashes, and how many samples it sets aside.
+        """Return a `validation` as a plan keeps it, a number as a bound of hashes, and its number of samples.
 
         Raises:
-            RunError: it sets no sample aside, or leaves none to train on.
+            RunError: the `validation` sets no sample aside, or leaves none to train on.
         """
         hashes, unit, bound = self.hashes, self.store.index.unit, bound_of(validation)
         if bound is None:

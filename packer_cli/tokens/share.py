@@ -1,4 +1,4 @@
-"""The facts that the tasks of a tokenizing job array agree on, and the version of the inputs that they read."""
+"""The facts that the tasks of a tokenizing job array agree on, and the version of the inputs that the tasks read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Header:
     sources: tuple[StoreSource, ...]
 
     def index(self, parts: Iterable[FinishedPart]) -> StoreIndex:
-        """The index of these parts, in order; at least one."""
+        """Make the index of these parts, in order; at least one."""
         parts = list(parts)
         infos = tuple(part.facts.part for part in parts)
         return StoreIndex(
@@ -53,18 +53,18 @@ class Header:
 
 
 def no_data(names: Sequence[str]) -> str:
-    """Why there is no store: the inputs are empty."""
+    """Write why there is no store: the inputs are empty."""
     return f"the inputs hold no data: {', '.join(names)}; name others"
 
 
 def names_of(task: PartTask, sources: Sequence[Source]) -> list[tuple[str, int]]:
-    """The names and sources of a part's files, as its info has them."""
+    """Return the names and sources of a part's files, as its info has them."""
     files = [slice_.file for slice_ in task.slices]
     return [(sources[file.source_id].shown(file.path), file.source_id) for file in files]
 
 
 def agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
-    """What all tasks of an array must agree on, by its name for people."""
+    """Fingerprint the things that all tasks of an array must agree on, by their names for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
     return {
         "the inputs": fingerprint([asdict(source.given) for source in header.sources], listing),
@@ -104,7 +104,7 @@ def vouches(
 Key = tuple[int, str]
 """A file: its input, and the name that is written down."""
 Read = dict[int, tuple[str, str]]
-"""Of a file, by task: the stamp and the fingerprint of the version that it read."""
+"""Stamp and fingerprint of the version of a file that each task read, by task."""
 
 
 def require_one_version(
@@ -113,13 +113,13 @@ def require_one_version(
     sources: Sequence[Source],
     files: Sequence[CorpusFile],
 ) -> None:
-    """Compare what the tasks read with each other and with the files that the last of them has listed.
+    """Compare the versions that the tasks read with each other and with the files that the last task has listed.
 
-    A file that is gone by now is only compared between tasks. Price: reading those files whose stamp (see
+    A file that is gone by now is only compared between tasks. Price: reading the files whose stamp (see
     `corpus.versions`) no task has seen.
 
     Args:
-        parts: of each task.
+        parts: the finished parts of each task.
 
     Raises:
         RunError: tasks have read other versions. Their records are removed, so that they run again.
@@ -153,7 +153,7 @@ def _read_by_tasks(parts: Sequence[Mapping[str, FinishedPart]]) -> Mapping[Key, 
 
 
 def _current(file: CorpusFile | None, versions: Read) -> str | None:
-    """The content of the file; None if it is gone, and tasks have read more than one version."""
+    """Find the content of the file; return None if it is gone, and tasks have read more than one version."""
     by_stamp = dict(versions.values())
     if file is not None:
         with suppress(InputError):  # It is gone.
@@ -163,7 +163,7 @@ def _current(file: CorpusFile | None, versions: Read) -> str | None:
 
 
 def remove_stale(folder: Path, index: StoreIndex) -> None:
-    """Remove what another run left: temporary files, and parts that the index does not list."""
+    """Remove the leftovers of another run: temporary files, and parts that the index does not list."""
     remove_temporaries(folder)
     names = {name for part in index.parts for name in (part.path, part.num_rejected and rejects_name(part.path))}
     for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
@@ -175,7 +175,7 @@ def check_rejected(num_refused: int, most: int | None, folder: Path) -> None:
     """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
 
     Args:
-        num_refused: the rejected records, without those that carry no loss: they are as they should be.
+        num_refused: the rejected records, without records that carry no loss, which are as they should be.
     """
     if most is not None and num_refused > most:
         raise TooManyRejectedError(

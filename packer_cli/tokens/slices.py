@@ -1,4 +1,4 @@
-"""Reads the records of a part's slices, one slice after another.
+"""The records of a part's slices, read one slice after another.
 
 A record's key combines, in one integer, the number of its slice in the part and its line in the file.
 """
@@ -21,28 +21,28 @@ _LINE = (1 << LINE_BITS) - 1
 
 
 def read_slices(reader: SliceReader, slices: Sequence[CorpusSlice]) -> Iterator[DocumentBatch]:
-    """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines."""
+    """Yield the records of the slices, in order; `line` is a record's key. The first slice's keys are its lines."""
     for number, slice_ in enumerate(slices):
         yield from reader.read(slice_, base=number << LINE_BITS)
 
 
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The line (int64[n]) of each record in its file."""
+    """Return the line (int64[n]) of each record in its file."""
     return keys & _LINE
 
 
 def describe_line(key: int, slices: Sequence[CorpusSlice]) -> str:
-    """File and line of a record, for people."""
+    """Write the file and line of a record, for people."""
     return f"{slices[key >> LINE_BITS].file.path}, line {key & _LINE}"
 
 
 def count_by_slice(keys: NDArray[np.int64], num_slices: int) -> NDArray[np.int64]:
-    """int64[s]: the number of records from each slice."""
+    """Count the records from each slice, int64[s]."""
     return np.bincount(keys >> LINE_BITS, minlength=num_slices)
 
 
 def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
-    """The rejects sorted by slice and line, with keys turned back into lines."""
+    """Sort rejects by slice and line, and turn their keys back into lines."""
     ordered = sorted(rejects, key=lambda reject: reject.line)
     return [reject._replace(line=reject.line & _LINE) for reject in ordered]
 

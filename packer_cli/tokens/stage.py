@@ -1,6 +1,6 @@
 """The tokenize stage: inputs to a finished token store, in parallel, reusing finished parts.
 
-The tasks of a job array make their shares of the parts; `packer_cli.tokens.share` has the facts that they agree on.
+The tasks of a job array make their shares of the parts; `packer_cli.tokens.share` has the facts that tasks agree on.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", 
 
 
 def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
-    """A task for each part.
+    """Make a task for each part.
 
     Raises:
         TokenizerError: the tokenizer cannot be found.
@@ -86,11 +86,11 @@ def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
 
 
 def _dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
-    """The config with the date that its chat template writes: its own, that of the store in `folder`, or today's; none
+    """Give the config the date that its chat template writes: its own, that of the store in `folder`, or today's; none
     where the template writes none.
 
     Raises:
-        ConfigError: it has a date, and the template writes none.
+        ConfigError: the config has a date, and the template writes none.
     """
     template = None if config.chat_template is None else read_template(config.chat_template)
     if not writes_date(config.tokenizer, template):
@@ -104,7 +104,7 @@ def _dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
 
 
 def sample_options(config: TokenizeConfig) -> SampleOptions:
-    """The options that shape samples, with the text of the chat template."""
+    """Collect the options that shape samples, with the text of the chat template."""
     values = {each.name: getattr(config, each.name) for each in fields(SampleOptions)}
     template = None if config.chat_template is None else read_template(config.chat_template)
     return SampleOptions(**{**values, "chat_template": template, "date": config.date and config.date.isoformat()})
@@ -112,10 +112,10 @@ def sample_options(config: TokenizeConfig) -> SampleOptions:
 
 @cache
 def library_versions(schema: str) -> dict[str, str]:
-    """Versions of the libraries that decide ids; with other versions parts are rewritten.
+    """Return the versions of the libraries that decide ids; with other versions, parts are rewritten.
 
     Args:
-        schema: of the records; another package may bring it.
+        schema: the format of the records; another package may bring it.
     """
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     package = None if schema == "auto" else SHAPES.package(schema)
@@ -126,7 +126,7 @@ def library_versions(schema: str) -> dict[str, str]:
 
 
 def slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
-    """Input bytes of each task, for the progress bar: each slice counts an equal share of its file."""
+    """Estimate the input bytes of each task, for the progress bar: each slice counts an equal share of its file."""
     num_slices = Counter(slice_.file.path for task in tasks for slice_ in task.slices)
     return [
         max(1, sum(slice_.file.num_bytes // num_slices[slice_.file.path] for slice_ in task.slices)) for task in tasks
@@ -134,16 +134,16 @@ def slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
 
 
 _MOST_LOOKED_AT = 16
-"""Inputs of which the first records are looked at before all are tokenized."""
+"""Most inputs whose first records are looked at before all inputs are tokenized."""
 
 
 class Inputs(NamedTuple):
-    """The inputs of a run, if they are not simply those of its config."""
+    """The inputs of a run, if they are not simply the inputs of its config."""
 
     sources: Sequence[Source]
     files: Sequence[CorpusFile]
     require: Callable[[Sequence[Cut]], None]
-    """Raises UsageError if the inputs, whose parts are given, are not what they must be."""
+    """Function that raises UsageError if the inputs, whose parts are given, are not as they must be."""
 
 
 class StoreOutput(Output[StoreIndex]):
@@ -165,7 +165,7 @@ class StoreOutput(Output[StoreIndex]):
 
         Args:
             folder: the output folder.
-            inputs: in place of those of the config.
+            inputs: inputs in place of the config's.
             require: raises UsageError for a part that cannot be used.
         """
         self._config, self.folder, self._given, self._require = config, folder, inputs, require
@@ -191,14 +191,14 @@ class StoreOutput(Output[StoreIndex]):
         """Make the parts of a share that are missing, and record it. A task reads only the files that it overlaps.
 
         Returns:
-            What the index would be for these parts alone, None if there are none; the number of records in kept
-            parts; and the index, if the store was complete already.
+            The index of these parts alone, None if there are none; the number of records in kept parts; and the index
+            of the store, if it was complete already.
 
         Args:
-            progress: told input bytes.
+            progress: called with input bytes.
 
         Raises:
-            UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
+            UsageError: an input or the tokenizer cannot be used; the caller removes the new files in the folder.
             TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
             ConfigError: the task does not agree with the others; see `TaskShare.join`.
         """
@@ -235,7 +235,7 @@ class StoreOutput(Output[StoreIndex]):
         return index, num_reused, before if repairs else None
 
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> StoreIndex:
-        """See `Output`.
+        """Write the index of the finished parts, see `Output`.
 
         Raises:
             TooManyRejectedError: see `--max-rejected`.
@@ -256,7 +256,7 @@ class StoreOutput(Output[StoreIndex]):
         return index
 
     def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress, last: Collection[str]) -> int:
-        """Make the parts that are missing. Returns the number of records in the others.
+        """Make the parts that are missing, and return the number of records in the others.
 
         Args:
             last: names of parts to commit after the others.
@@ -296,7 +296,7 @@ class StoreOutput(Output[StoreIndex]):
         return num_reused
 
     def describe(self, result: StoreIndex) -> str:
-        """See `Output`."""
+        """Describe the store by its numbers of samples, tokens and rejected records, see `Output`."""
         return (
             f"{counted(result.total('num_samples'), result.unit)}, {counted(result.total('num_tokens'), 'token')}, "
             f"{result.total('num_rejected'):,} rejected"
@@ -330,7 +330,7 @@ def _run(
 
 
 def _firsts(todo: list[PartTask]) -> tuple[CorpusSlice, ...]:
-    """The first slice of each input, of a few of them."""
+    """Return the first slice of each input, of a few inputs."""
     firsts: dict[int, CorpusSlice] = {}
     for slice_ in (slice_ for task in todo for slice_ in task.slices):
         firsts.setdefault(slice_.file.source_id, slice_)
@@ -348,7 +348,7 @@ def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
 
 
 def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
-    """The parts that the index vouches for, by name."""
+    """Find the parts that the index vouches for, by name."""
     listed: dict[str, FinishedPart] = {}
     if index is None:
         return listed
@@ -364,7 +364,7 @@ def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedP
 
 
 def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
-    """The finished parts, in order, with the names, sources and stamps that their files have now."""
+    """Return the finished parts, in order, with the names, sources and stamps that their files have now."""
     renamed = {}
     for task in tasks:
         part = parts.finished[task.name]
@@ -380,7 +380,7 @@ def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequenc
 
 
 def current_index(folder: Path) -> StoreIndex | None:
-    """The index, in place or, if a run that replaces parts did not end, in the work folder."""
+    """Read the index, in place or, if a run that replaces parts did not end, in the work folder."""
     try:
         return read_index(find_listing(folder, WORK, INDEX_NAME).parent)
     except (InputError, FormatError):

@@ -1,4 +1,4 @@
-"""Leaves out samples in which no token carries a loss, and items that are incomplete without theirs."""
+"""Samples in which no token carries a loss, and items that are incomplete without such samples, are left out here."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LEFT_OUT = "answers without a loss, which are left out of their groups"
 
 
 def drop_without_loss(batch: EncodedBatch, unused: Counter[str]) -> tuple[EncodedBatch, list[Reject]]:
-    """The samples in which a token carries a loss, and a reject for each of the others.
+    """Keep the samples in which a token carries a loss; return them, and a reject for each of the others.
 
-    A pair with such a sample is rejected; groups and turns go on without it, if any other is left. Such groups are
-    counted in `unused`.
+    A pair with a sample without loss is rejected; groups and turns go on without the sample, if any other is left.
+    Such groups are counted in `unused`.
     """
     has_loss, items = _has_loss(batch.samples), batch.items
     if has_loss.all():
@@ -62,7 +62,7 @@ def _take(batch: EncodedBatch, kept: NDArray[np.bool_]) -> EncodedBatch:
 
 
 def _has_loss(samples: TokenBatch) -> NDArray[np.bool_]:
-    """bool[n]: whether a token carries a loss; the first one of a sample never does."""
+    """Find whether a token of each sample carries a loss (bool[n]); the first token of a sample never does."""
     starts = samples.offsets[:-1]
     if samples.loss_mask is None or not len(starts):
         return np.diff(samples.offsets) > 1
