@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class GpuOptions(TypedDict, total=False):
-    """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
+    """Sources of predicted time and memory: the model's shape and a GPU, or measurements."""
 
     model: str | os.PathLike[str] | None
     """Your model's config.json (Hugging Face), or its folder; needs `gpu`."""
@@ -27,10 +27,10 @@ class GpuOptions(TypedDict, total=False):
 
 
 class AutoGroupsOptions(GpuOptions, total=False):
-    """How `auto` chooses groups, see `hbpack groups`."""
+    """Rules by which `auto` chooses groups, see `hbpack groups`."""
 
     group_algorithm: Literal["search", "hbp"] | None
-    """How ``groups` auto` chooses groups: by hbpack's `search`, or by HBP's algorithm 1."""
+    """Method by which `groups` auto chooses groups: hbpack's `search`, or HBP's algorithm 1."""
     max_groups: int | None
     """Most groups the search may choose."""
     parallel: str | None
@@ -79,13 +79,13 @@ class PlanOptions(AutoGroupsOptions, total=False):
     balance: str | None
     """Which packs share an iteration."""
     mask: Literal["document", "causal"] | None
-    """What a token attends to: earlier tokens of its own sample, or of its whole row."""
+    """Tokens that a token attends to: earlier ones of its own sample, or of its whole row."""
     cp_sharding: str | None
-    """How context-parallel ranks (`parallel` cp=N) divide a row."""
+    """Rule by which context-parallel ranks (`parallel` cp=N) divide a row."""
     cost: str | None
-    """What to even out: attention work, or time."""
+    """Cost to even out: attention work, or time."""
     overflow: Literal["split", "truncate", "drop", "error"] | None
-    """What to do with samples longer than the largest group."""
+    """Treatment of samples longer than the largest group."""
     max_samples: str | int | None
     """Most samples in a pack; by default, or with 0, as many as fit."""
     max_path_tokens: str | None
@@ -96,7 +96,7 @@ class PlanOptions(AutoGroupsOptions, total=False):
     lockstep: str | int | None
     """GPUs that meet in every micro-batch: `all` (FSDP, ZeRO-2/3), or those of `1` replica (DDP, ZeRO-1)."""
     step_mix: Literal["alternate", "stratified"] | None
-    """How to combine several iterations into a step."""
+    """Rule by which several iterations are combined into a step."""
     curriculum_steps: int | None
     """Steps at the start of the first epoch that train on short samples."""
     epochs: int | None
@@ -130,19 +130,19 @@ class TokenizeOptions(TypedDict, total=False):
     date: str | None
     """Date that the chat template writes, if it does; by default, that of the store's first run."""
     loss_on: str | None
-    """What to train on: completion, all, last-turn, reasoning, no-reasoning or tool-calls."""
+    """Tokens to train on: completion, all, last-turn, reasoning, no-reasoning or tool-calls."""
     append_eos: Literal["auto", "always", "never"] | None
     """Which samples get the EOS token at their end, and are trained on it."""
     eos_token: str | None
     """EOS token to use instead of the tokenizer's; it must be in its vocabulary."""
     alpaca: Literal["auto", "template", "stanford"] | None
-    """What Alpaca records become."""
+    """Form of the samples from Alpaca records."""
     plain_content: bool | None
     """Encode special tokens that appear in the data as ordinary text."""
     items: Literal["auto", "none", "pairs", "groups"] | None
     """Which records hold several samples that stay together in one micro-batch."""
     turns: Literal["whole", "branch"] | None
-    """How conversations become samples."""
+    """Samples to make from a conversation."""
     share_prefixes: bool | None
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
     allow_skipped: bool | None
@@ -165,25 +165,25 @@ class WriteOptions(TypedDict, total=False):
 
 
 class PackOptions(WriteOptions, StorePlanOptions, TokenizeOptions, total=False):
-    """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
+    """Everything that decides the bytes of a packed data set, which the number of workers does not."""
 
 
 class WorkersOptions(TypedDict, total=False):
-    """Where work runs."""
+    """Processes that do the work."""
 
     workers: int | None
     """Worker processes; by default, one for each CPU."""
 
 
 class BoundOptions(TypedDict, total=False):
-    """How bounds are proved."""
+    """Proof of bounds."""
 
     bound: Literal["l2", "lp"] | None
-    """How to prove the least number of packs."""
+    """Proof of the least number of packs."""
 
 
 class RepeatOptions(TypedDict, total=False):
-    """How often plans are compared, and on how many samples."""
+    """Number of plans to compare for each row, and of samples to plan."""
 
     seeds: int | None
     """Plan each row with this many seeds, from `seed` on, and show means and standard deviations; by default 1."""
@@ -192,9 +192,9 @@ class RepeatOptions(TypedDict, total=False):
 
 
 class TrainOptions(TypedDict, total=False):
-    """How a plan is trained, beyond what the plan says."""
+    """Rules of training that a plan does not have."""
 
     pad_to: Literal["multiple", "row", "capacity"] | None
-    """What the loader pads rows to."""
+    """Length to which the loader pads rows."""
     step_seconds: float | None
     """Fixed seconds of each optimizer step: gradient sync and optimizer."""
