@@ -1,4 +1,4 @@
-"""How even the work of the GPUs is: in some iterations, and as ratios from the first step to the last."""
+"""Charts of the balance of the GPUs: their work in some iterations, and its ratios from the first step to the last."""
 
 from __future__ import annotations
 
