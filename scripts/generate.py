@@ -34,7 +34,7 @@ from packer_cli.config import PackConfig
 from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import json_names, json_properties
-from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, part_schema, shard_schema
+from packer_cli.format.schema import RANK_SCHEMA, RowColumns, iteration_schema
 from packer_cli.groups.found import FoundGroups
 from packer_cli.plan.figures import Stats
 from packer_cli.plan.strategies.protocol import LayoutChoice
@@ -120,9 +120,9 @@ def config_schema() -> str:
 def arrow_schemas() -> str:
     tokens = (pa.uint16(), pa.int32())
     schemas = {
-        "token-store-part": [part_schema(token) for token in tokens],
-        "shard": [shard_schema(token) for token in tokens],
-        "shard-with-trees": [shard_schema(token, has_trees=True) for token in tokens],
+        "token-store-part": [RowColumns().part(token) for token in tokens],
+        "shard": [RowColumns().shard(token) for token in tokens],
+        "shard-with-trees": [RowColumns(of_items=True).shard(token) for token in tokens],
         "iterations": [iteration_schema(())],
         "rank": [RANK_SCHEMA],
     }

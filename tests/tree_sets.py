@@ -13,7 +13,7 @@ import pyarrow as pa
 from packer_cli.format.arrays import Lists, columns_of, to_arrow
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.marks import identify, row_checksums
-from packer_cli.format.schema import shard_schema
+from packer_cli.format.schema import RowColumns
 from packer_cli.format.trees import PAIR
 from tests.loader.packed_set import write_manifest
 from tests.trees import Item, row_of
@@ -26,7 +26,7 @@ def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
     old = pa.ipc.open_file(path).read_all()
     assert old.num_rows == len(packs) <= 16
     found = [row_of(items) for items in packs]
-    schema = shard_schema(old.schema.field("input_ids").type.value_type, has_trees=True)
+    schema = RowColumns(of_items=True).shard(old.schema.field("input_ids").type.value_type)
     columns: dict[str, Any] = {}
     for field in schema.remove(len(schema) - 1):
         if field.name not in found[0]:

@@ -26,6 +26,10 @@ def print_written(output: str) -> None:
         say_set(output, manifest, GpuConfig())
 
 
+_FORMAT = {"sample": "", "item": ', format="tree"'}
+"""Argument with which a set is read, by its unit."""
+
+
 def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
     """Print the contents of a set, and the next steps.
 
@@ -33,9 +37,9 @@ def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
         config: model and GPU with which `hbpack report` predicts times; a set does not keep them.
     """
     report = shown_command("hbpack", "report", output, *shown_options(config, GpuConfig))
-    arguments = f'{manifest.num_gpus}, format="tree"' if manifest.has_trees else f"{manifest.num_gpus}"
+    arguments = f"{manifest.num_gpus}{_FORMAT[manifest.unit]}"
     train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {arguments})'
-    if not manifest.has_trees and all(group.tp_size * group.pp_size == 1 for group in manifest.groups):
+    if manifest.unit == "sample" and all(group.tp_size * group.pp_size == 1 for group in manifest.groups):
         train += f', or with packed(Trainer)(model, args, train_dataset="{output}") as in docs/train.md'
     steps = [shown_command("hbpack", "show", output), report, train]
     if manifest.planned.sets_aside:

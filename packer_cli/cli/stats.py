@@ -46,6 +46,5 @@ def command(path: str, as_json: bool, **values: Any) -> None:
         else:
             say_next(what, f"{shown_command('hbpack', 'simulate', path)} --model CONFIG.JSON --gpu NAME")
     elif found.lengths:
-        unit = "item" if found.trees else "sample"
-        what = f"{counted(found.lengths.num_samples, unit)}, {counted(found.lengths.num_tokens, 'token')}"
+        what = f"{counted(found.lengths.num_samples, found.unit)}, {counted(found.lengths.num_tokens, 'token')}"
         say_next(what, f"{shown_command('hbpack', 'groups', path)} --model CONFIG.JSON --gpu NAME --gpus N")

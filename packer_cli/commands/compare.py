@@ -11,7 +11,7 @@ from packer_cli.commands.plan_store import resolve_for, say_choice
 from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
 from packer_cli.compare import compare as compare_plans
-from packer_cli.compare.rows import Row, default_rows, parse_rows, rows_of_trees, strategy_rows, with_baselines
+from packer_cli.compare.rows import Row, able_rows, default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.config import (
     BoundConfig,
     GpuConfig,
@@ -24,7 +24,7 @@ from packer_cli.config import (
 )
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.no_effect import require_use
-from packer_cli.config.resolve import Resolved, resolve
+from packer_cli.config.resolve import Resolved, options_for, resolve
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
@@ -122,8 +122,8 @@ def run_compare(
         raise ConfigError(f"--strategies and {other} do not go together; give one of them")
     read = partial(read_samples, path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
     samples = read() if corpus is None else None
-    has_trees = corpus.has_trees if corpus else samples is not None and samples.trees is not None
-    base, choice = resolve(config, has_trees=has_trees), None
+    known: TokenizeConfig | Samples | None = corpus or samples
+    base, choice = resolve(options_for(config, known.unit if known else None)), None
     is_known = samples is not None and not config.is_auto
     simulator = load_simulator(config, config.gpus, rules or TrainConfig(), config.lockstep) if has_model else None
     # Report wrong options before the long work.
@@ -142,7 +142,7 @@ def run_compare(
     comparison = compare_plans(
         samples, base.config, rows, workers, simulator, baseline=baseline, by_program=by_program, draws=draws
     )
-    some = counted(len(samples.lengths), "sample" if samples.trees is None else "item")
+    some = counted(len(samples.lengths), samples.unit)
     say(f"compared {counted(len(rows), 'plan')} of {some}, {workers} at a time ({watch})")
     in_order = sort_rows(comparison.rows, order)
     return Comparison(**{**vars(comparison), "rows": in_order, "group_choice": choice})
@@ -153,12 +153,12 @@ _MOST_PLANNED, _DRAWN, _DRAWS = 3_000_000, 50_000, 3
 
 def _draws(samples: Samples, repeat: RepeatConfig, seed: int) -> list[Samples]:
     """Return the samples to plan with each seed; print a notice if they are not all."""
-    number, of_each = repeat.sample, samples.sources is None or {*samples.weights} <= {1}
-    if number is None and samples.num_samples > _MOST_PLANNED and of_each and samples.trees is None:
+    number = repeat.sample
+    if number is None and samples.num_samples > _MOST_PLANNED and samples.can_be_drawn:
         number = _DRAWN
     if not number or number >= samples.num_samples:
         return [samples] * (repeat.seeds or 1)
-    if not of_each or samples.trees is not None:
+    if not samples.can_be_drawn:
         raise ConfigError("--sample draws from samples that an epoch has once each, and that share no prefixes")
     draws = [samples.drawn(number, seed + k) for k in range(repeat.seeds or _DRAWS)]
     say(
@@ -181,7 +181,7 @@ def _rows(
         rows = strategy_rows(strategies, base, choice, simulator.model if simulator else None, is_quiet=is_quiet)
     else:
         rows = default_rows(base) if algorithms is None else parse_rows(algorithms, base)
-    return rows_of_trees(rows, is_quiet=is_quiet) if base.has_trees else rows
+    return able_rows(rows, is_quiet=is_quiet)
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: TrainConfig, lockstep: str) -> Simulator:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output
 from packer_cli.commands.tokenize import tokenize_corpus
 from packer_cli.commands.validation_set import refuse_other
-from packer_cli.commands.write import refuse_index_of_trees, refuse_remote_index, write_planned
+from packer_cli.commands.write import refuse_index_of, refuse_remote_index, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.engine.local import Engine
@@ -58,25 +58,26 @@ def pack_corpus(
     """
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.commands.plan import check_options, make_plan
-    from packer_cli.config.resolve import resolve
+    from packer_cli.config.resolve import options_for, resolve
 
-    checked = check_options(plan, has_trees=tokenize.has_trees)
-    refuse_index_of_trees(write or WriteConfig(), has_trees=tokenize.has_trees)
+    write_options = write or WriteConfig()
+    checked = check_options(options_for(plan, tokenize.unit))
+    refuse_index_of(tokenize.unit, write_options)
     if plan.validation is not None:
         refuse_other(folder)
 
     def require(part: PartInfo) -> None:
         """Refuse trees before they replace the store of a set. Where there is no set, tokens stay for another plan."""
         if has_plan and part.items is not None:
-            resolve(plan, has_trees=True)
-            refuse_index_of_trees(write or WriteConfig(), has_trees=True)
+            resolve(plan.for_items())
+            refuse_index_of("item", write_options)
 
     has_plan = (folder / PLAN_NAME).exists()
     is_parallel = engine.workers > 1 and not has_plan
     with _kernels(checked.request) if is_parallel else nullcontext():
         index = tokenize_corpus(tokenize, folder, engine, inputs, require)
     engine.release()
-    refuse_index_of_trees(write or WriteConfig(), has_trees=index.has_trees)
+    refuse_index_of(index.unit, write_options)
     make_plan(plan, checked, folder, folder)
     if write is not None:
         write_planned(WriteConfig(**dict(write)), folder, engine, is_pack=True)  # With its defaults, as if given.

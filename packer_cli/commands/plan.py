@@ -53,6 +53,7 @@ from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.startup import skip_extensions
 from packer_cli.tokens.index import TOKENS, read_index
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -138,14 +139,14 @@ def _say_changes(recorded: PlannedConfig, given: set[str], source: Path, config:
         say(f"changed: {', '.join(new)}" + (f"; as in {source}: {', '.join(old)}" if old else ""))
 
 
-def check_options(config: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
+def check_options(config: PlanConfig) -> Resolved:
     """Resolve the options, to report wrong ones before any work.
 
     Raises the errors of `resolve`, and ConfigError for a strategy or packing of this process, which no later command
     would find.
     """
     refuse_rows_alone(config)
-    resolved = resolve(config, has_trees=has_trees)
+    resolved = resolve(config)
     if config.has_gpu_model:
         resolved = with_gpu_model(resolved, config)
     for option, package in (resolved.config.packages or {}).items():
@@ -171,9 +172,9 @@ def make_plan(
     """
     skip_extensions()
     store = source / TOKENS
-    of_store = StoreSamples(TokenStore(store, read_index(store)))
+    of_store = StoreSamples(open_store(store))
     resolved, choice = checked, None
-    if given.is_auto or of_store.all.trees or checked.config.max_path_tokens:
+    if given.is_auto or of_store.all.unit == "item" or checked.config.max_path_tokens:
         resolved, choice = resolve_for(given, of_store.all)
         resolved = resolved.changed(gpu_model=checked.config.gpu_model)
         say_choice(choice)

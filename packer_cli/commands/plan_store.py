@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.output_folder import RejectedRecord, store_rejects
 from packer_cli.config import PlanConfig, PlannedConfig
-from packer_cli.config.resolve import Resolved, load_model, resolve, size_rule
+from packer_cli.config.resolve import Resolved, load_model, options_for, resolve, size_rule
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
@@ -19,29 +19,28 @@ from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.cut import cut_samples, require_pieces
 from packer_cli.plan.core.mixture import tokens_of_sources
-from packer_cli.plan.core.sample_cut import Cut, SizeRule
-from packer_cli.plan.core.samples import Samples
-from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Plan
+from packer_cli.plan.core.samples import Cut, Samples, SizeRule, require_pieces
+from packer_cli.plan.core.types import WHOLE, Int32Array, ItemPieces, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.notes import reasons_lost, why_over
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.item_store import ItemStore
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 
 def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupChoice | None]:
     """Resolve the options, with groups in place of `auto`; return them, and a plan's record of that choice."""
-    has_trees, choice = samples.trees is not None, None
+    config, choice = options_for(config, samples.unit if samples.num_samples else None), None
     if config.is_auto:
         from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
-        config, choice = groups_for(config, sizes_for(config, samples), has_trees=has_trees)
-    return resolve(config, has_trees=has_trees if samples.num_samples else None), choice
+        config, choice = groups_for(config, sizes_for(config, samples))
+    return resolve(config), choice
 
 
 def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
@@ -50,9 +49,8 @@ def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
     Raises:
         ConfigError: an option does not go with items.
     """
-    if samples.trees is None:
-        return samples.epoch_sizes(config.seed)
-    return samples.epoch_sizes(config.seed, resolve(config, has_trees=True).request.limits)
+    config = options_for(config, samples.unit)
+    return samples.epoch_sizes(config.seed, resolve(config).request.limits if config.max_path_tokens else ())
 
 
 def say_choice(choice: GroupChoice | None) -> None:
@@ -78,7 +76,7 @@ def plan_cut(samples: Samples, resolved: Resolved) -> tuple[Plan, Cut]:
     """
     request = resolved.request
     require_memory(samples.num_wanted, request)
-    cut = cut_samples(samples, size_rule(resolved.config), request.seed)
+    cut = samples.cut(size_rule(resolved.config), request.seed)
     plan = build_plan(require_pieces(cut), request)
     check_plan(plan)
     _say_short_curriculum(plan, request)
@@ -230,7 +228,7 @@ def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
     pieces = replace(pieces, samples=pieces.sample)
     for first in range(0, len(pieces), _BLOCK):
         block = slice(first, first + _BLOCK)
-        weights[block] = _loss_of(store, pieces.take(block), is_weighted=True)
+        weights[block] = store.loss_of(pieces.take(block), is_weighted=True)
     return weights
 
 
@@ -240,21 +238,16 @@ def _piece_loss_tokens(store: TokenStore, samples: Samples, pieces: Pieces) -> I
     if pieces.samples is None:
         return of_samples
     loss_tokens = of_samples[pieces.samples]
+    num_branches, of_each = pieces.num_branches, samples.num_branches
     for first in range(0, len(pieces), _BLOCK):
         block = slice(first, first + _BLOCK)
         of = pieces.samples[block]
         is_cut = pieces.length[block] != samples.lengths[of]
-        if samples.trees is not None and pieces.trees is not None:  # It may lack a branch that is equal to others.
-            number = pieces.trees.stop_branch[block] - pieces.trees.first_branch[block]
-            is_cut |= number != np.diff(samples.trees.branch_offsets)[of]
+        is_cut |= num_branches[block] != of_each[of]  # An item may lack a branch that is equal to others.
         cut = first + np.flatnonzero(is_cut)
         if len(cut):
-            loss_tokens[cut] = _loss_of(store, pieces.take(cut), is_weighted=False)
+            loss_tokens[cut] = store.loss_of(pieces.take(cut), is_weighted=False)
     return loss_tokens
-
-
-def _loss_of(store: TokenStore, pieces: Pieces, *, is_weighted: bool) -> NDArray[np.float64]:
-    return store.loss_of(pieces.sample, pieces.start, pieces.length, pieces.trees, is_weighted=is_weighted)
 
 
 def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
@@ -277,7 +270,7 @@ def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
 
 def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     """Write a note for people on the pairs that lose a reference model's log-probabilities, since they are cut off."""
-    if pieces.trees is None:
+    if not isinstance(pieces, ItemPieces) or not isinstance(store, ItemStore):
         return []
     cut = np.unique(pieces.sample[pieces.trees.depth < WHOLE])
     num_lost = int(store.have_reference(cut).sum())

@@ -45,7 +45,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.item_store import open_store
 
 REBALANCE_VERSION = 1
 SCHEDULES_NAME = "schedules.arrow"
@@ -316,7 +316,7 @@ def _schedules(plan: Plan, origin: Origin, left: Int64Array, request: PlanReques
 def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:
     """Read the source of each sample (int32[n]), for the metrics; None if the token store is gone or has changed."""
     try:
-        store = TokenStore.open(path_from(folder, header.store))
+        store = open_store(path_from(folder, header.store))
     except (InputError, FormatError):
         return None
     return store.sources() if store.index.fingerprint == header.store_fingerprint else None

@@ -49,8 +49,8 @@ from packer_cli.simulate.figures import EpochFigures
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import Result, Table
 from packer_cli.tokens.index import read_index
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.samples import StoreSamples
-from packer_cli.tokens.store import TokenStore
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import PlanOptions, TrainOptions, WorkersOptions
@@ -329,7 +329,7 @@ def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]
     assert planned.header is not None
     store = store_of(path, planned.header)
     with suppress(FormatError, InputError):
-        opened = TokenStore.open(store)
+        opened = open_store(store)
         if opened.index.fingerprint == planned.header.store_fingerprint:
             names = tuple(source.name for source in opened.index.sources)
             return StoreSamples(opened).of(planned.header.config), names

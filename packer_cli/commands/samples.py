@@ -26,8 +26,8 @@ from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.tokens.index import INDEX_NAME, TOKENS
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.samples import StoreSamples
-from packer_cli.tokens.store import TokenStore
 
 NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
 
@@ -77,7 +77,7 @@ def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
     if found.kind == "lengths":
         return Samples(lengths=read_lengths_file(path))
     if found.store is not None:
-        samples, config = StoreSamples(TokenStore.open(found.store)), config_of_plan(path)
+        samples, config = StoreSamples(open_store(found.store)), config_of_plan(path)
         return samples.of(config).alone() if config and config.sets_aside else samples.all
     for folder in (path, path / TOKENS):
         require_tokens(folder)
@@ -117,7 +117,7 @@ def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None,
                 f"more records were rejected than --max-rejected {corpus.max_rejected}; hbpack tokenize keeps the "
                 "reasons, or raise the limit"
             ) from None
-        return StoreSamples(TokenStore.open(Path(folder) / TOKENS)).all
+        return StoreSamples(open_store(Path(folder) / TOKENS)).all
 
 
 _RULE = "a length is 1 .. 2147483647; correct it, or leave it out"

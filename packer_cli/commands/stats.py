@@ -10,7 +10,6 @@ from packer_cli.commands.results import Stats
 from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, validate
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.plan.core.items import tree_figures, whole_items
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
@@ -49,6 +48,4 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
 
 def unplanned_stats(samples: Samples) -> Stats:
     """Compute the figures of samples that are not planned."""
-    trees = samples.trees
-    saved = None if trees is None else tree_figures(trees, whole_items(trees))
-    return Stats(lengths=length_stats(samples.lengths), trees=saved)
+    return Stats(lengths=length_stats(samples.lengths), trees=samples.saved())

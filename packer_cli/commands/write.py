@@ -83,13 +83,13 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> Wri
             f"--index-only needs the token store in the folder of the set, but the plan's is "
             f"{str(store_of(folder, header))!r}; run hbpack plan there, without --output"
         )
-    refuse_index_of_trees(options, has_trees=header.counts.trees is not None)
+    refuse_index_of(header.counts.unit, options)
     return options
 
 
-def refuse_index_of_trees(options: WriteConfig | WriteOptions, *, has_trees: bool | None) -> None:
-    """Raise ConfigError for `--index-only`, whose shards have no place for trees."""
-    if options.index_only and has_trees:
+def refuse_index_of(unit: str | None, options: WriteConfig | WriteOptions) -> None:
+    """Raise ConfigError for `--index-only` of items, as its shards have no place for trees."""
+    if options.index_only and unit == "item":
         raise TreesError("--index-only", "has no place for shared prefixes", "leave it out")
 
 
@@ -242,10 +242,10 @@ class _Set(Output[Manifest]):
         named = with_names(manifest, index)
         if why is not None:
             from packer_cli.commands.plan_store import left_out  # These load numba, which nothing else here needs.
+            from packer_cli.tokens.item_store import open_store
             from packer_cli.tokens.samples import StoreSamples
-            from packer_cli.tokens.store import TokenStore
 
-            of_store = StoreSamples(TokenStore(store, index))
+            of_store = StoreSamples(open_store(store, index))
             if write_rejected(folder, partial(left_out, self._header.config, of_store)):
                 say(f"{REJECTED_NAME} is rewritten")
             named = replace(named, rejected=file_info(folder, REJECTED_NAME))

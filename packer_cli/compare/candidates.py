@@ -32,7 +32,7 @@ def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:
     able = own.given.abilities | asked_of_trainer(own.request)
     for allowed in (able, frozenset(ABILITIES)):
         given = own.given.model_copy(update={"trainer": ",".join(sorted(allowed))})
-        others = _on_layouts(given, model, has_trees=own.has_trees)
+        others = _on_layouts(given, model)
         found = {layout_key(each): each for each in others if holds(each, model)}
         if holds(own, model):
             found = {layout_key(own): own} | found
@@ -64,7 +64,7 @@ def groups_and_degrees(plan: Resolved) -> dict[str, str]:
     return found
 
 
-def _on_layouts(given: PlanConfig, model: GpuModel, *, has_trees: bool) -> list[Resolved]:
+def _on_layouts(given: PlanConfig, model: GpuModel) -> list[Resolved]:
     strategy, longest = given.planner, given.groups[-1]
     takes_all = len(given.groups) > 1 and strategy.groups(given.groups) == given.groups and not strategy.mixes_layouts
     found = []
@@ -73,7 +73,7 @@ def _on_layouts(given: PlanConfig, model: GpuModel, *, has_trees: bool) -> list[
         sets = [Group(capacity=longest.capacity, vpp_size=each.vpp, **each.sizes) for each in way.layouts]
         for groups in [given.groups] if takes_all else [(group,) for group in sets]:
             try:
-                found.append(resolve(config.with_groups(groups), has_trees=has_trees or None))
+                found.append(resolve(config.with_groups(groups)))
             except (ConfigError, ValueError):  # The strategy cannot plan so.
                 continue
     return found

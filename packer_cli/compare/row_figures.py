@@ -16,12 +16,9 @@ import numpy as np
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import HbpackError, RunError
 from packer_cli.format.metrics import PlanFigures
-from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.cut import pieces_to_plan
-from packer_cli.plan.core.sample_cut import SizeRule
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.samples import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.strategies.predict import stage_rates
@@ -43,6 +40,8 @@ class RowTask:
     rule: SizeRule
     folder: Path
     """The folder given to `save_samples`."""
+    kind: type[Samples]
+    """The class of the samples."""
     weights: tuple[Share, ...]
     simulator: Simulator | None = None
     """Predicts the epoch's time."""
@@ -72,10 +71,8 @@ class RowFigures(PlanFigures):
 def save_samples(samples: Samples, folder: Path) -> None:
     """Save the samples as files that all row processes map."""
     folder.mkdir()
-    trees = {} if samples.trees is None else samples.trees._asdict()
-    for name, values in {"lengths": samples.lengths, "sources": samples.sources, **trees}.items():
-        if values is not None:
-            np.save(folder / f"{name}.npy", values)
+    for name, values in samples.columns().items():
+        np.save(folder / f"{name}.npy", values)
 
 
 def row_figures(task: RowTask) -> RowFigures:
@@ -196,10 +193,8 @@ def _load_samples(task: RowTask) -> Samples:
     """Map the samples and read them once, so that the plan is not charged for them."""
     # Numba would compile kernels anew for read-only ones.
     found = {path.stem: np.load(path, mmap_mode="c") for path in task.folder.glob("*.npy")}
-    lengths, sources = found.pop("lengths"), found.pop("sources", None)
-    lengths.max(initial=0)
-    trees = ItemTrees(**found) if task.requests[0].limits else None
-    return Samples(lengths=lengths, sources=sources, weights=task.weights, trees=trees)
+    found["lengths"].max(initial=0)
+    return task.kind.of(found, task.weights)
 
 
 class PeakMemory:

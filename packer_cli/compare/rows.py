@@ -18,7 +18,7 @@ from packer_cli.config.defaults import refusal, unsupported
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group, read_parallel, with_parallel
 from packer_cli.config.messages import TreesError
-from packer_cli.config.resolve import Resolved, flat_alone, resolve
+from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.cost.models import GpuModel
 from packer_cli.engine.progress import say
@@ -130,7 +130,7 @@ def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[li
     """Add HBP's baseline, the baseline at its best, and padded batches; return the rows and the second one's index."""
     as_published = {"packing": "isf", "balance": "none"}
     options = base.given.with_others(strategy=BASELINE).model_copy(update=as_published)
-    naive = resolve(options, has_trees=base.has_trees)
+    naive = resolve(options)
     plans = candidates(naive, model)
     best = Row(name=BASELINE, kind="baseline", plan=naive, note="HBP's baseline at its best", candidates=plans)
     rows = _unique([*rows, _baseline_row(base), best, *_padded_rows(base)[:1]], base)
@@ -190,7 +190,7 @@ def strategy_rows(
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {unknown('strategy', name, (ALL, *STRATEGIES.names()))}")
         why = _lacks(name, config) if name in may_leave_out else None
-        if base.has_trees and (of_trees := flat_alone(STRATEGIES[name])):
+        if of_trees := base.why_not(STRATEGIES[name]):
             why, refused = of_trees.why, of_trees
         if why is None:
             option = unsupported(name, config)
@@ -202,7 +202,7 @@ def strategy_rows(
                 if name != config.strategy or theirs is not None:
                     given = config.with_others(strategy=name)
                     given = given if theirs is None else given.with_groups(theirs)
-                    own = resolve(given, has_trees=base.has_trees)
+                    own = resolve(given)
             except TreesError as error:
                 why, refused = error.why, error
             except ConfigError as error:
@@ -213,7 +213,7 @@ def strategy_rows(
             left_out.setdefault(why, []).append(name)
             continue
         note = own.request.strategy.summary
-        if base.has_trees and "packing" not in own.request.strategy.ignores:
+        if base.request.limits and "packing" not in own.request.strategy.ignores:
             note += f"; here {own.config.packing} packs"
         if own.config.cost != base.config.cost:
             note += f"; its imbalance is of --cost {own.config.cost}"
@@ -256,8 +256,8 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
     return None if option is None else f"does not support {option}"
 
 
-def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
-    """Keep the rows that can plan samples that share prefixes; a notice says which cannot, and why.
+def able_rows(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
+    """Select the rows that can plan the samples, which may share prefixes; a notice says which cannot, and why.
 
     Args:
         is_quiet: without the notice.
@@ -267,7 +267,7 @@ def rows_of_trees(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
     """
     kept, left_out, refused = list[Row](), dict[str, list[str]](), None
     for row in rows:
-        refused = row.plan.why_not_trees()
+        refused = row.plan.refusal()
         if refused is None:
             kept.append(row)
         else:

@@ -99,7 +99,7 @@ def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trai
         "groups": [Group(capacity=longest.capacity)], "align": longest.align, "trainer": ",".join(sorted(able)),
         **({} if config.lockstep in ("all", "1") else {"lockstep": config.lockstep}),
     }  # fmt: skip
-    own = resolve(validate(PlanConfig, given), has_trees=plan.pieces.trees is not None)
+    own = resolve(validate(PlanConfig, given))
     plans = candidates(own, simulator.model)
     number = fastest([each.request for each in plans], plan.pieces, simulator)[0]
     found = build_plan(plan.pieces, replace(plans[number].request, epochs=1))

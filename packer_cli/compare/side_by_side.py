@@ -27,8 +27,7 @@ from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.metrics import GroupChoice, SampleCounts
 from packer_cli.format.records import in_json
-from packer_cli.plan.core.cut import cut_samples, require_pieces
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.samples import Samples, require_pieces
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.simulate.figures import Simulator
 
@@ -110,7 +109,7 @@ def compare(
         for group in config.groups:
             simulator.model.cost.require_known(group.layout)
     # Errors in the samples concern every row, so they are raised here.
-    cut = cut_samples(samples, size_rule(config), config.seed)
+    cut = samples.cut(size_rule(config), config.seed)
     pieces = require_pieces(cut)
     counts = cut.counts(pieces)
     attention = None if simulator is None else round(simulator.attention_share(pieces), 6)
@@ -135,6 +134,7 @@ def compare(
                     each.request for each in (plans if first is None else plans[first.chosen : first.chosen + 1])
                 ]
                 tasks[i] = RowTask(
+                    kind=type(samples),
                     requests=tuple(replace(each, seed=each.seed + number) for each in requests),
                     rule=size_rule(rows[i].config),
                     folder=folder,

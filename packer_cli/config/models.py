@@ -169,11 +169,11 @@ class TokenizeConfig(Model):
     Reading takes a few times as much memory."""
 
     @property
-    def has_trees(self) -> bool | None:
-        """Whether samples share prefixes; None where only the records say so."""
+    def unit(self) -> str | None:
+        """The noun for what records become: "sample", or "item" where they may share prefixes; None: they say so."""
         if self.turns == "branch" or self.items in OF_ITEMS or self.record_schema in OF_ITEMS.values():
-            return True
-        return False if self.items == "none" or self.record_schema in _FLAT else None
+            return "item"
+        return "sample" if self.items == "none" or self.record_schema in _FLAT else None
 
     @model_validator(mode="after")
     def _agree_on_items(self) -> TokenizeConfig:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from packer_cli.config.defaults import REQUIRED, by_strategy, refusal, require_declared, unsupported
+from packer_cli.config.defaults import (
+    REQUIRED,
+    by_strategy,
+    default_of,
+    defaults_of_trees,
+    refusal,
+    require_declared,
+    unsupported,
+)
 from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, GpuConfig, StepTokens, or_another
 from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
@@ -188,6 +196,22 @@ class PlanConfig(AutoGroupsConfig):
         chosen = choose_groups(groups, self.planner, self.layout, self.align, are_named=False)
         return self.model_copy(update={"groups": chosen})
 
+    def for_items(self) -> Self:
+        """Return the options for samples that share prefixes: each that was not given has its default for those."""
+        return self._at_defaults(defaults_of_trees(type(self).model_fields, self.planner.name))
+
+    def for_samples(self) -> Self:
+        """Return the options for samples that share nothing: each that was not given has its usual default."""
+        fields = type(self).model_fields
+        names = defaults_of_trees(fields, self.planner.name)
+        return self._at_defaults({name: default_of(fields[name], self.strategy) for name in names})
+
+    def _at_defaults(self, defaults: Mapping[str, Any]) -> Self:
+        changes = {name: defaults[name] for name in defaults.keys() - self.names_given()}
+        found = self.model_copy(update=changes)
+        found.model_fields_set.difference_update(changes)
+        return found
+
     def not_for(self, name: str) -> set[str]:
         """Find the options that do not go over to another strategy."""
         other = find_strategy(name)
@@ -215,6 +239,7 @@ class PlanConfig(AutoGroupsConfig):
             groups = tuple({group.capacity: parse_group(str(group)) for group in groups}.values())
         own |= {"strategy": strategy.name, "groups": used_groups(groups, strategy) if groups else AUTO}
         config = validate(StorePlanConfig, {**own, **others})
+        config = config if self.max_path_tokens is None else config.for_items()
         return config if "groups" in others or config.is_auto else config.with_groups(groups)
 
     def _of_all_groups(self, strategy: Strategy) -> dict[str, Any]:

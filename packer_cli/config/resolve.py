@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.config.defaults import defaults_of_trees
 from packer_cli.config.messages import TreesError, validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
@@ -16,7 +15,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
 from packer_cli.plan.core.groups import UNLIMITED, Group
-from packer_cli.plan.core.sample_cut import SizeRule
+from packer_cli.plan.core.samples import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing
@@ -27,15 +26,6 @@ from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
-
-
-def flat_alone(strategy: Strategy) -> TreesError | None:
-    """Return the error of a strategy that plans no samples that share prefixes; None for any other strategy."""
-    if "max_path_tokens" in strategy.supports:
-        return None
-    able = ", ".join(name for name in PACKED if "max_path_tokens" in STRATEGIES[name].supports)
-    why = "cannot pack samples that share prefixes"
-    return TreesError(f"--strategy {strategy.name}", why, f"choose one of {able}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +44,22 @@ class Resolved:
         config = self.config.model_copy(update=changes)
         return build(config.model_copy(update={"packages": _packages(config) or None}), self.given)
 
-    @property
-    def has_trees(self) -> bool:
-        """Whether the options are for samples that share prefixes."""
-        return bool(self.request.limits)
+    def why_not(self, strategy: Strategy) -> TreesError | None:
+        """Return the error of another strategy that does not plan samples that share prefixes, where these do."""
+        if not self.request.limits or "max_path_tokens" in strategy.supports:
+            return None
+        able = ", ".join(name for name in PACKED if "max_path_tokens" in STRATEGIES[name].supports)
+        why = "cannot pack samples that share prefixes"
+        return TreesError(f"--strategy {strategy.name}", why, f"choose one of {able}")
 
-    def why_not_trees(self) -> TreesError | None:
-        """Return the error of the first option that does not go with samples that share prefixes; None if all do."""
+    def refusal(self) -> TreesError | None:
+        """Return the error of the first option that does not go with shared prefixes; None where all go."""
         config, request = self.config, self.request
         algorithm = request.algorithm
+        if not request.limits:
+            return None
+        if refusal := self.why_not(request.strategy):
+            return refusal
         if algorithm.cut is not None or algorithm.is_padded:
             why = f"would {'cut' if algorithm.cut is not None else 'pad'} samples that share prefixes"
             return TreesError(f"--packing {config.packing}", why, "choose another, such as isf")
@@ -76,26 +73,38 @@ class Resolved:
         return None
 
 
-def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
+def options_for(given: PlanConfig, unit: str | None) -> PlanConfig:
+    """Return the options for samples ("sample"), for items ("item"), or for any where that is not known yet (None).
+
+    Raises:
+        ConfigError: one was given that has no effect on samples.
+    """
+    if unit == "item":
+        return given.for_items()
+    if unit is None or given.max_path_tokens is None:
+        return given
+    if "max_path_tokens" in given.names_given():
+        raise ConfigError(
+            f"--max-path-tokens {given.max_path_tokens} has no effect: no samples of this set share a prefix, so "
+            "there are no path tokens to limit; leave it out"
+        )
+    return given.for_samples()
+
+
+def resolve(given: PlanConfig) -> Resolved:
     """Replace the models that predict by their numbers, and read the options that are text.
 
     Args:
         given: the options; where `auto` has not chosen groups yet, any groups stand for them, to check the others by.
-        has_trees: whether samples share prefixes; None if that is not known yet, and any options go.
+            With a limit on path tokens, they are of samples that share prefixes, see `options_for`.
 
     Raises:
         ConfigError, InputError, FormatError: an option does not fit the others or the samples, or `--profile`, or
             `--model` and `--gpu`, do not give what predictions need.
     """
-    if has_trees:
-        return _resolve_for_trees(given)
-    if has_trees is False and given.max_path_tokens is not None:
-        raise ConfigError(
-            f"--max-path-tokens {given.max_path_tokens} has no effect: no samples of this set share a prefix, so "
-            "there are no path tokens to limit; leave it out"
-        )
+    given = given if given.max_path_tokens is None else given.for_items()
     if isinstance(given, PlannedConfig):
-        return build(given)
+        return build(given, refuses=True)
     if given.is_auto:
         given = _with_any_groups(given)
     strategy = given.planner
@@ -135,19 +144,7 @@ def resolve(given: PlanConfig, *, has_trees: bool | None = None) -> Resolved:
         "packages": _packages(given) or None,
     }
     config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
-    return build(config, given)
-
-
-def _resolve_for_trees(given: PlanConfig) -> Resolved:
-    """Resolve options for samples that share prefixes: an option that was not given has its default for these."""
-    if refusal := flat_alone(given.planner):
-        raise refusal
-    usual = defaults_of_trees(PlanConfig.model_fields, given.strategy)
-    changes = {name: usual[name] for name in usual.keys() - given.names_given()}
-    resolved = replace(resolve(given.model_copy(update=changes)), given=given)
-    if refusal := resolved.why_not_trees():
-        raise refusal
-    return resolved
+    return build(config, given, refuses=True)
 
 
 def _with_any_groups(given: PlanConfig) -> PlanConfig:
@@ -208,11 +205,12 @@ def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tupl
     return tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces) or None
 
 
-def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
+def build(config: PlannedConfig, given: PlanConfig | None = None, *, refuses: bool = False) -> Resolved:
     """Make the request from options whose predictions are numbers already, as a plan's file has them.
 
     Args:
         given: options that stand for the config's where other plans are made, see `PlanConfig.with_others`.
+        refuses: whether to raise `Resolved.refusal`.
     """
     if config.packages:
         config.require_package("packing", REGISTRY)
@@ -268,7 +266,10 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
             max_samples=config.max_samples or UNLIMITED,
             limits=read_limits(config.max_path_tokens),
         )
-    return Resolved(given=given or config, config=config, request=request)
+    resolved = Resolved(given=given or config, config=config, request=request)
+    if refuses and request.limits and (refusal := resolved.refusal()):
+        raise refusal
+    return resolved
 
 
 def validation_options(training: Resolved) -> Resolved:
@@ -280,7 +281,7 @@ def validation_options(training: Resolved) -> Resolved:
     longest = training.config.groups[-1]
     values = {name: getattr(training.config, name) for name in OF_VALIDATION}
     values |= {"groups": [Group(capacity=longest.capacity)], "align": longest.align}
-    return resolve(validate(StorePlanConfig, values), has_trees=training.has_trees).changed(is_validation=True)
+    return resolve(validate(StorePlanConfig, values)).changed(is_validation=True)
 
 
 @contextmanager

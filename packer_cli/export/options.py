@@ -36,11 +36,8 @@ def describe_export(options: ExportConfig, source: Path, folder: Path) -> Export
     """
     format = load_format(options.format)
     manifest = read_manifest(source)
-    if manifest.has_trees:
-        raise ConfigError(
-            f"{str(source)!r} has preference pairs or shared prefixes, which exports have no place for: train on it "
-            'with PackedDataset(..., format="tree"), or pack data without pairs and groups, and with --turns whole'
-        )
+    remedy = 'train on it with PackedDataset(..., format="tree"), or pack data without pairs and groups, and with '
+    manifest.require_samples(repr(str(source)), "exports have", f"{remedy}--turns whole")
     groups = tuple(choose_groups(manifest, options.groups))
     shard_size = options.shard_size or format.shard_size
     if format.most_shard_size is not None and shard_size > format.most_shard_size:

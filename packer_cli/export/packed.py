@@ -25,14 +25,16 @@ from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ragged import expand, offsets_of
-from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
+from packer_cli.format.schema import TOKEN_COLUMNS, RowColumns
 from packer_cli.format.shards import ShardFile
+from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.local import local_file, map_file
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.store import TokenStore
 
 Int64Array = NDArray[np.int64]
 
-_SCHEMA = shard_schema(pa.int32(), is_weighted=True)
+_SCHEMA = RowColumns(is_weighted=True).shard(pa.int32())
 
 LISTS = {field.name: dtype_of(field.type.value_type) for field in _SCHEMA if pa.types.is_list(field.type)}
 """List columns of a shard and the dtypes in which they are read; shards may hold narrower ids."""
@@ -151,13 +153,9 @@ class PackedSet:
     def _gather(self, store: TokenStore, name: str, packs: Int64Array) -> Lists:
         """Gather a column of tokens of packs that leave their tokens in the token store."""
         samples, starts = (self.lists(each, packs).values for each in ("sample_ids", "sample_starts"))
-        gathered = store.gather(samples, starts, self.sample_lengths(packs).values)
-        offsets = offsets_of(self.num_tokens[packs])
-        if name == "input_ids":
-            return Lists(offsets, gathered.input_ids.astype(LISTS[name], copy=False))
-        span_offsets, loss_starts, loss_stops = gathered.spans_by_row(offsets)
-        of_spans: dict[str, Any] = {STARTS: loss_starts, STOPS: loss_stops, WEIGHTS: gathered.loss_weights}
-        return Lists(span_offsets, of_spans[name])
+        lengths = self.sample_lengths(packs)
+        found = store.gather(Pieces(samples=samples, start=starts, length=lengths.values), lengths.offsets)[name]
+        return Lists(found.offsets, found.values.astype(LISTS[name], copy=False))
 
     def loss_mask(self, packs: Int64Array, *, is_weighted: bool = False) -> Lists:
         """Return 1 (int8) for each token of these packs with a loss, or its weight (float32); else 0. O(tokens).
@@ -192,7 +190,7 @@ def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Coll
         lambda part: find_damage(folder / part.path, part.num_bytes, part.xxh3), parts, sizes
     ):
         raise FormatError(f"token store part {str(folder / part.path)!r} is damaged ({why}); run hbpack pack again")
-    store = TokenStore.open(folder / os.path.dirname(manifest.tokens[0].path))
+    store = open_store(folder / os.path.dirname(manifest.tokens[0].path))
     store.fetch_parts()
     return store
 

@@ -19,7 +19,7 @@ from packer_cli.export.packed import MASK
 from packer_cli.format.arrays import columns_of, to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import row_checksums
-from packer_cli.format.schema import list_of, shard_schema
+from packer_cli.format.schema import RowColumns, list_of
 
 _ROWS_PER_GROUP = 1024
 
@@ -28,7 +28,7 @@ _MASK = pa.field(MASK, list_of(pa.int8()), nullable=False)
 
 def schema_of(*, is_weighted: bool) -> pa.Schema:
     """Return the columns of a file; weights, of a set that has any, are of all tokens, 0 where there is no loss."""
-    fields = shard_schema(pa.int32(), is_weighted=is_weighted)
+    fields = RowColumns(is_weighted=is_weighted).shard(pa.int32())
     return pa.schema([_MASK if field.name == STARTS else field for field in fields if field.name != STOPS])
 
 

@@ -34,6 +34,7 @@ from packer_cli.remote.local import map_file
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.tokens.index import PartFile, StoreIndex
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.store import TokenStore
 
 _REMEDY = "put it back as it was, or run hbpack pack again"
@@ -58,7 +59,7 @@ class SetRecords:
         header = read_plan_header(source / PLAN_NAME)
         folder = path_from(source, header.store)
         try:
-            store = TokenStore.open(folder)
+            store = open_store(folder)
         except InputError:
             raise InputError(
                 f"the token store {str(folder)!r} is gone, which says where the samples of {str(source)!r} are from; "

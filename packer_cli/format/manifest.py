@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from packer_cli.errors import FormatError, VersionError
+from packer_cli.errors import ConfigError, FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.planned import PlanOptions
 from packer_cli.format.records import json_values, read_record, sort_keys
-from packer_cli.format.schema import index_schema, shard_schema, token_type
+from packer_cli.format.schema import RowColumns, index_schema, token_type
 from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.version import __version__
 
@@ -122,9 +122,22 @@ class Manifest:
         return any(group.loss_weight is not None for group in self.groups)
 
     @property
-    def has_trees(self) -> bool:
-        """Whether rows hold items: preference pairs, groups, or samples that share prefixes."""
-        return self.counts.items is not None
+    def unit(self) -> str:
+        """The noun for what rows hold one after another: "sample", or "item" where they may share prefixes."""
+        return self.counts.unit
+
+    def require_samples(self, name: str, reader: str, remedy: str) -> None:
+        """Raise ConfigError for a set of items, which what reads samples alone would take for one sample each.
+
+        Args:
+            name: of the set, for messages.
+            reader: what reads it, with a verb, such as "exports have".
+        """
+        if self.unit == "item":
+            raise ConfigError(
+                f"{name} has preference pairs, groups or turns, which share prefixes, and {reader} no place for "
+                f"these: {remedy}"
+            )
 
     @property
     def num_pairs(self) -> int:
@@ -159,7 +172,7 @@ class Manifest:
         token = self.token_type
         if self.tokens:
             return index_schema(token)
-        return shard_schema(token, is_weighted=self.is_weighted, has_trees=self.has_trees)
+        return RowColumns(self.is_weighted, self.unit == "item").shard(token)
 
 
 _PLANNED = [field.name for field in fields(PlanOptions)]

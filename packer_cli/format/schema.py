@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -46,59 +47,73 @@ TREE_COLUMNS = {
 """Those of `format.trees`; of each branch its role, its number of loss spans, and its reward (NaN: it has none)."""
 
 
-def part_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bool = False) -> pa.Schema:
-    """The columns of a part of the token store, with ids of this `token_type`, and weights if loss tokens have any.
+class RowColumns(NamedTuple):
+    """The columns that rows of parts and shards have besides those that all have."""
 
-    With trees, a row is an item: its loss spans are those of its branches, one branch after another, as places in the
-    branch.
-    """
-    of_items = {}
-    if has_trees:
+    is_weighted: bool = False
+    """Whether loss tokens have weights."""
+    of_items: bool = False
+    """Whether rows have items, with the trees of their branches."""
+
+    @property
+    def unit(self) -> str:
+        """The noun for a row of a part."""
+        return "item" if self.of_items else "sample"
+
+    def part(self, token: pa.DataType) -> pa.Schema:
+        """Return the columns of a part of the token store, with ids of this `token_type`.
+
+        With trees, a row is an item: its loss spans are those of its branches, one branch after another, as places in
+        the branch.
+        """
         of_items = {**TREE_COLUMNS, "item_kind": pa.int8(), **dict.fromkeys(ITEM_VALUES, pa.float32())}
-    return _schema(
-        input_ids=list_of(token),
-        **_loss_columns(is_weighted=is_weighted),
-        **of_items,
-        num_loss_tokens=pa.int32(),
-        line=pa.int64(),
-    )
+        return _schema(
+            input_ids=list_of(token),
+            **_loss_columns(is_weighted=self.is_weighted),
+            **(of_items if self.of_items else {}),
+            num_loss_tokens=pa.int32(),
+            line=pa.int64(),
+        )
 
+    def shard(self, token: pa.DataType) -> pa.Schema:
+        """Return the columns of a shard, with ids of this `token_type`.
 
-def shard_schema(token: pa.DataType, *, is_weighted: bool = False, has_trees: bool = False) -> pa.Schema:
-    """The columns of a shard, with ids of this `token_type`, and weights if loss tokens of the set have any.
-
-    With trees, `cu_seqlens` has the borders of the roots' subtrees, samples are branches, and loss spans are places in
-    the branch. `item_branches`, `item_kinds` and the lists of `ITEM_VALUES` have a value an item, or a part of one.
-    """
-    of_items = {}
-    if has_trees:
-        of_items = {**TREE_COLUMNS, "item_ids": list_of(pa.int64())}
-        of_items |= {"item_branches": list_of(pa.int32()), "item_kinds": list_of(pa.int8())}
-        of_items |= {**dict.fromkeys(ITEM_VALUES, list_of(pa.float32())), "num_path_tokens": pa.int64()}
-    return _schema(
-        pack_id=pa.int64(),
-        input_ids=list_of(token),
-        **_loss_columns(is_weighted=is_weighted),
-        **of_items,
-        cu_seqlens=list_of(pa.int32()),
-        sample_ids=list_of(pa.int64()),
-        sample_starts=list_of(pa.int32()),
-        source_ids=list_of(pa.int32()),
-        group=pa.int16(),
-        sp_size=pa.int16(),
-        checkpoint_layers=pa.int16(),
-        num_tokens=pa.int32(),
-        num_loss_tokens=pa.int32(),
-        attention_work=pa.int64(),
-        cost=pa.float64(),
-        cp_sharding=pa.int8(),
-        checksum=pa.uint64(),
-    )
+        With trees, `cu_seqlens` has the borders of the roots' subtrees, samples are branches, and loss spans are
+        places in the branch. `item_branches`, `item_kinds` and the lists of `ITEM_VALUES` have a value an item, or a
+        part of one.
+        """
+        of_items = {
+            **TREE_COLUMNS,
+            "item_ids": list_of(pa.int64()),
+            "item_branches": list_of(pa.int32()),
+            "item_kinds": list_of(pa.int8()),
+            **dict.fromkeys(ITEM_VALUES, list_of(pa.float32())),
+            "num_path_tokens": pa.int64(),
+        }
+        return _schema(
+            pack_id=pa.int64(),
+            input_ids=list_of(token),
+            **_loss_columns(is_weighted=self.is_weighted),
+            **(of_items if self.of_items else {}),
+            cu_seqlens=list_of(pa.int32()),
+            sample_ids=list_of(pa.int64()),
+            sample_starts=list_of(pa.int32()),
+            source_ids=list_of(pa.int32()),
+            group=pa.int16(),
+            sp_size=pa.int16(),
+            checkpoint_layers=pa.int16(),
+            num_tokens=pa.int32(),
+            num_loss_tokens=pa.int32(),
+            attention_work=pa.int64(),
+            cost=pa.float64(),
+            cp_sharding=pa.int8(),
+            checksum=pa.uint64(),
+        )
 
 
 def index_schema(token: pa.DataType) -> pa.Schema:
     """The columns of a shard of a set that was written with `--index-only`."""
-    return pa.schema([field for field in shard_schema(token) if field.name not in TOKEN_COLUMNS])
+    return pa.schema([field for field in RowColumns().shard(token) if field.name not in TOKEN_COLUMNS])
 
 
 _ITERATION = _schema(

@@ -30,18 +30,25 @@ from packer_cli.format.ipc import (
 )
 from packer_cli.format.marks import CHECKSUM, row_checksum
 from packer_cli.format.ragged import Lists
-from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema
+from packer_cli.format.schema import TOKEN_COLUMNS, RowColumns
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import Trees
 
 BATCHES_KEPT = 64
 
-_KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16(), is_weighted=True, has_trees=True)}
-_KINDS["input_ids"].append(shard_schema(pa.int32()).field("input_ids").type)
+_KINDS = {field.name: [field.type] for field in RowColumns(is_weighted=True, of_items=True).shard(pa.uint16())}
+_KINDS["input_ids"].append(RowColumns().shard(pa.int32()).field("input_ids").type)
 
 
 Row = dict[str, Any]
 """The values of a row by the names of its columns: numbers, and arrays of lists."""
+
+
+def _nothing(dtype: Any = np.int32, size: int = 0) -> NDArray[Any]:
+    """The values of a column that a set lacks: no items."""
+    values = np.zeros(size, dtype=dtype)
+    values.flags.writeable = False
+    return values
 
 
 class Pack(NamedTuple):
@@ -63,42 +70,38 @@ class Pack(NamedTuple):
     """The planned context-parallel sharding, an index of `format.sharding.PLANNED`"""
     loss_weights: np.ndarray | None = None
     """float32 [s]: the weight of each loss span; None: the set has none"""
-    segment_starts: np.ndarray | None = None
-    """int32 [S+1], see `format.trees`. This and the rest are there only in a set with trees; there n counts branches,
-    `cu_seqlens` (int32 [roots+1]) has the borders of the trees, and loss spans are places in their branch."""
-    segment_parents: np.ndarray | None = None
+    segment_starts: np.ndarray = _nothing(size=1)
+    """int32 [S+1], see `format.trees`. In a set of items n counts branches, `cu_seqlens` (int32 [roots+1]) has the
+    borders of the trees, and loss spans are places in their branch; other sets have no items, here and in the rest."""
+    segment_parents: np.ndarray = _nothing()
     """int32 [S]"""
-    branch_segments: np.ndarray | None = None
+    branch_segments: np.ndarray = _nothing()
     """int32 [n]"""
-    branch_roles: np.ndarray | None = None
+    branch_roles: np.ndarray = _nothing()
     """int8 [n]"""
-    branch_loss_spans: np.ndarray | None = None
+    branch_loss_spans: np.ndarray = _nothing()
     """int32 [n]: loss spans of each branch"""
-    item_ids: np.ndarray | None = None
+    item_ids: np.ndarray = _nothing()
     """int64 [n]: of each branch; those of an item stand together"""
-    rewards: np.ndarray | None = None
+    rewards: np.ndarray = _nothing(np.float32)
     """float32 [n]; NaN: it has none"""
-    margin: np.ndarray | None = None
+    margin: np.ndarray = _nothing(np.float32)
     """float32 [items]; NaN: it has none. So are the next"""
-    ref_chosen_logps: np.ndarray | None = None
-    ref_rejected_logps: np.ndarray | None = None
-    item_branches: np.ndarray | None = None
+    ref_chosen_logps: np.ndarray = _nothing(np.float32)
+    ref_rejected_logps: np.ndarray = _nothing(np.float32)
+    item_branches: np.ndarray = _nothing()
     """int32 [items]: branches of each item, or of the part of one that the pack has"""
-    item_kinds: np.ndarray | None = None
+    item_kinds: np.ndarray = _nothing()
     """int8 [items], see `format.trees`"""
 
     @property
-    def trees(self) -> Trees | None:
-        """The trees of the row; None in a set without."""
-        if self.segment_starts is None or self.segment_parents is None or self.branch_segments is None:
-            return None
+    def trees(self) -> Trees:
+        """The trees of the row."""
         return Trees(self.segment_starts, self.segment_parents, self.branch_segments)
 
 
 COLUMNS = Pack._fields[: Pack._fields.index("loss_weights")]
 """What every shard with tokens has."""
-TREE_COLUMNS = tuple(name for name in Pack._fields if name != "loss_weights")
-"""What every shard of a set with trees has."""
 INDEX_COLUMNS = (*(name for name in COLUMNS if name not in TOKEN_COLUMNS), "sample_starts")
 """What a shard has that leaves the tokens in the token store."""
 
@@ -277,8 +280,7 @@ class IndexFile(ShardFile):
         borders, samples, starts = (found[name] for name in ("cu_seqlens", "sample_ids", "sample_starts"))
         if not len(samples) == len(starts) == len(borders) - 1:
             raise FormatError(f"row {row} has other numbers of samples than of borders")
-        tokens = self._tokens.gather(samples, starts, np.diff(borders))._asdict()
-        return {**found, **{name: values for name, values in tokens.items() if values is not None}}
+        return found | self._tokens.gather(samples, starts, np.diff(borders))
 
     def read(self, row: int) -> Pack | None:
         """Read a row as `ShardFile.read` does, from these columns."""

@@ -17,55 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import columns_of
+from packer_cli.format.arrays import Columns, columns_of
 from packer_cli.format.entries import PartInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
-from packer_cli.format.tree_parts import BatchItems
 
 PARTS_KEPT = 1024
 """Most parts that are open at a time; each takes some KiB, and addresses."""
-
-
-class PartBatch:
-    """Numpy views of one record batch of a part."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        columns = columns_of(batch)
-        self.offsets: NDArray[np.int32] = columns["input_ids"].offsets
-        self.input_ids: NDArray[Any] = columns["input_ids"].values
-        self.span_offsets: NDArray[np.int32] = columns[STARTS].offsets
-        self.loss_starts: NDArray[np.int32] = columns[STARTS].values
-        self.loss_stops: NDArray[np.int32] = columns[STOPS].values
-        self.loss_weights: NDArray[np.float32] | None = columns[WEIGHTS].values if WEIGHTS in columns else None
-        """None: the part has none."""
-        self.num_loss_tokens: NDArray[np.int32] = columns["num_loss_tokens"]
-        self.lines: NDArray[np.int64] = columns["line"]
-        self.num_rows = len(self.lines)
-        self.items: BatchItems | None = BatchItems.of(columns) if "item_kind" in columns else None
-        """None: the part has no trees. Else a row is an item, and its loss spans are those of its branches."""
-
-
-class PieceTokens(NamedTuple):
-    """The tokens of some pieces, one after another."""
-
-    input_ids: NDArray[Any]
-    """uint16 or int32 [t]"""
-    loss_starts: NDArray[Any]
-    """int32 or int64 [s], positions among these tokens; no span holds the first token of a piece"""
-    loss_stops: NDArray[Any]
-    """int32 or int64 [s]"""
-    loss_weights: NDArray[np.float32] | None = None
-    """float32[s]; None: the store has none"""
-
-    def spans_by_row(self, token_offsets: Int64Array) -> tuple[Int64Array, NDArray[np.int32], NDArray[np.int32]]:
-        """Offsets (int64[r+1]), starts and stops (int32[s]) of the spans of each row, as positions in the row.
-
-        Args:
-            token_offsets: int64[r+1]: where the tokens of each row begin; rows are whole pieces.
-        """
-        offsets = np.searchsorted(self.loss_starts, token_offsets)
-        begin = np.repeat(token_offsets[:-1], np.diff(offsets))
-        return offsets, (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
 
 
 class Spans(NamedTuple):
@@ -112,8 +69,8 @@ class TokenParts:
         self._first = np.cumsum([0, *(part.num_samples for part in parts)], dtype=np.int64)
         self._open = lru_cache(PARTS_KEPT)(partial(_open, open_part, parts))
 
-    def gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
-        """Pieces of samples.
+    def gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> Columns:
+        """The tokens and loss spans of a row of pieces of samples.
 
         Raises:
             FormatError: a part is missing or damaged, or a sample is shorter than its piece.
@@ -125,32 +82,33 @@ class TokenParts:
         except (IndexError, ValueError) as error:
             raise FormatError(f"its samples cannot be gathered from the token store ({error})") from None
 
-    def _gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
+    def _gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> Columns:
         part = np.searchsorted(self._first, sample, side="right") - 1
         row = sample - self._first[part]
         ids, starts, stops, weights, counts = [], [], [], [], []
         pieces = zip(part.tolist(), row.tolist(), start.tolist(), length.tolist(), strict=True)
         for number, local, begin, size in pieces:
             batch, at = self._find(number, local)
-            first, last = batch.offsets.item(at), batch.offsets.item(at + 1)
+            tokens, of_starts, of_stops = batch["input_ids"], batch[STARTS], batch[STOPS]
+            first, last = tokens.offsets.item(at), tokens.offsets.item(at + 1)
             if not 0 <= begin <= begin + size <= last - first:
                 raise FormatError(f"sample {local} of token part {number} is shorter than planned")
-            ids.append(batch.input_ids[first + begin : first + begin + size])
-            a, b = batch.span_offsets.item(at), batch.span_offsets.item(at + 1)
-            starts.append(batch.loss_starts[a:b])
-            stops.append(batch.loss_stops[a:b])
+            ids.append(tokens.values[first + begin : first + begin + size])
+            a, b = of_starts.offsets.item(at), of_starts.offsets.item(at + 1)
+            starts.append(of_starts.values[a:b])
+            stops.append(of_stops.values[a:b])
             if self._is_weighted:
-                of_batch = batch.loss_weights
-                weights.append(np.ones(b - a, np.float32) if of_batch is None else of_batch[a:b])
+                weights.append(batch[WEIGHTS].values[a:b] if WEIGHTS in batch else np.ones(b - a, np.float32))
             counts.append(b - a)
         of_piece = np.repeat(np.arange(len(ids)), counts)
         of_spans = np.concatenate(weights) if weights else None
         of_samples = Spans(np.concatenate(starts), np.concatenate(stops), of_piece, of_spans)
         spans = of_samples.clipped(start, length)
         place = (np.cumsum(length) - length).astype(np.int32)[spans.piece]
-        return PieceTokens(np.concatenate(ids), spans.starts + place, spans.stops + place, spans.weights)
+        found: Columns = {"input_ids": np.concatenate(ids), STARTS: spans.starts + place, STOPS: spans.stops + place}
+        return found if spans.weights is None else found | {WEIGHTS: spans.weights}
 
-    def _find(self, number: int, row: int) -> tuple[PartBatch, int]:
+    def _find(self, number: int, row: int) -> tuple[Columns, int]:
         """The record batch of a row of a part, and the row in it."""
         first, batches = self._open(number, os.getpid())
         batch = bisect_right(first, row) - 1
@@ -159,14 +117,14 @@ class TokenParts:
 
 def _open(
     open_part: Callable[[PartInfo], pa.Buffer], parts: Sequence[PartInfo], number: int, process: int
-) -> tuple[list[int], list[PartBatch]]:
+) -> tuple[list[int], list[Columns]]:
     """The record batches of a part, and the first row of each, then their end; `process` keeps processes apart."""
     try:
         reader = pa.ipc.open_file(open_part(parts[number]))
-        batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
+        batches = [columns_of(reader.get_batch(i)) for i in range(reader.num_record_batches)]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
-    first = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
+    first = [0, *itertools.accumulate(len(batch["line"]) for batch in batches)]
     wanted = parts[number].num_samples
     if first[-1] != wanted:
         raise FormatError(f"token part {number} has {first[-1]} samples, not {wanted}")

@@ -14,7 +14,7 @@ Price: all functions are O(tokens) or O(segments) numpy passes, times the height
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,8 @@ PAIR_ROLES = ("chosen", "rejected")
 class Trees(NamedTuple):
     """The trees of a row or an item, which may have several roots."""
 
-    segment_starts: NDArray[np.int32]
-    """int32 [S+1]: the first token of each segment, then the number of tokens."""
+    segment_starts: NDArray[Any]
+    """int32 or int64 [S+1]: the first token of each segment, then the number of tokens."""
     segment_parents: NDArray[np.int32]
     """int32 [S]: the segment that each one continues, -1 for a root; less than its own number."""
     branch_segments: NDArray[np.int32]
@@ -73,6 +73,10 @@ class Trees(NamedTuple):
             depths[level] = depths[parents] + lengths[parents]
         return depths
 
+    def ends(self) -> Int64Array:
+        """Find where each segment ends in its branches: int64 [S]."""
+        return self.depths() + self.lengths
+
     def stops(self) -> Int64Array:
         """int64 [S]: where the subtree of each segment ends in the row.
 
@@ -101,7 +105,7 @@ class Trees(NamedTuple):
 
     def branch_lengths(self) -> Int64Array:
         """int64 [n]: tokens of each branch."""
-        return (self.depths() + self.lengths)[self.branch_segments]
+        return self.ends()[self.branch_segments]
 
     def leaves(self) -> Int64Array:
         """int64: the segments without children, rising."""
@@ -115,7 +119,7 @@ class Trees(NamedTuple):
         No other segment needs a path: it stands right before its first child, so its queries are in one run with
         those of the first leaf below.
         """
-        return int((self.depths() + self.lengths)[self.leaves()].sum())
+        return int(self.ends()[self.leaves()].sum())
 
     def attention_work(self) -> int:
         """The sum of `(p + n)^2 - p^2` over segments of n tokens below p others; of a flat sample, n^2."""
@@ -137,7 +141,7 @@ class Trees(NamedTuple):
         chain = np.stack(steps[::-1], axis=1) if steps else np.empty((len(segments), 0), dtype=np.int64)
         of_path = chain[chain >= 0]
         values = expand(self.segment_starts[of_path], self.lengths[of_path])
-        return Lists(offsets_of((self.depths() + self.lengths)[segments]), values)
+        return Lists(offsets_of(self.ends()[segments]), values)
 
 
 class ItemTrees(NamedTuple):
@@ -147,8 +151,8 @@ class ItemTrees(NamedTuple):
     """int8 [i]: `SAMPLE`, `PAIR`, `GROUP` or `TURNS`"""
     segment_offsets: Int64Array
     """int64 [i+1]: item k has the segments `segment_offsets[k]` to `segment_offsets[k + 1] - 1`."""
-    segment_lengths: NDArray[np.int32]
-    """int32 [S]"""
+    segment_ends: NDArray[np.int32]
+    """int32 [S]: where each segment ends in its branches; the first one, of an item of one, is all of its tokens."""
     segment_parents: NDArray[np.int32]
     """int32 [S]: as in `Trees`, counted in the item"""
     branch_offsets: Int64Array

@@ -50,10 +50,11 @@ def _planned_seconds(
     some = lengths[:: -(-len(lengths) // most)].copy()
     scale = int(lengths.sum(dtype=np.int64)) / int(some.sum(dtype=np.int64))
     pieces = Pieces(samples=None, start=np.zeros(len(some), dtype=np.int32), length=some)
+    of_lengths = config.for_samples()
     known: dict[tuple[Group, ...], float] = {}
 
     def seconds(groups: Sequence[Group]) -> float:
-        request = resolve(config.with_groups(groups)).request
+        request = resolve(of_lengths.with_groups(groups)).request
         if request.groups not in known:
             plan = build_plan(pieces, replace(request, epochs=1))
             known[request.groups] = simulate(plan, model).seconds * scale
@@ -62,11 +63,8 @@ def _planned_seconds(
     return seconds
 
 
-def choose(config: PlanConfig, lengths: Int32Array, *, has_trees: bool = False) -> tuple[Choice, GroupChoice]:
+def choose(config: PlanConfig, lengths: Int32Array) -> tuple[Choice, GroupChoice]:
     """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record.
-
-    Args:
-        has_trees: whether samples share prefixes, which no context parallelism divides.
 
     Raises:
         UsageError: options are missing or contradict each other, or the longest sample does not fit.
@@ -82,14 +80,12 @@ def choose(config: PlanConfig, lengths: Int32Array, *, has_trees: bool = False) 
         choice = choose_measured_groups(profile, lengths, config.gpus, config.max_length)
         choice = replace(choice, lockstep=config.lockstep)
     else:
-        choice = _choose_way(config, model, profile, lengths, has_trees=has_trees)
+        choice = _choose_way(config, model, profile, lengths)
     lost = describe_overflow(num_long, config.max_length or 0, config.overflow)
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
-def _choose_way(
-    config: PlanConfig, model: GpuModel, profile: Profile | None, lengths: Int32Array, *, has_trees: bool
-) -> Choice:
+def _choose_way(config: PlanConfig, model: GpuModel, profile: Profile | None, lengths: Int32Array) -> Choice:
     """The groups of the fastest way to run replicas, and of ways that are as fast, of the simplest.
 
     Every way has an estimate; those near the best are planned.
@@ -104,7 +100,7 @@ def _choose_way(
         max_length=config.max_length,
     )
     found, why = list[tuple[float, partial[Choice], partial[Callable[[Sequence[Group]], float]], Way]](), None
-    able = (way for way in ways(config, model) if not has_trees or all(each.cp == 1 for each in way.layouts))
+    able = ways(config, model)
     for way in able if config.used_algorithm == "search" else islice(able, 1):
         own, replicas = config.model_copy(update={"lockstep": way.lockstep}), model.of_lockstep(way.lockstep)
         search = partial(of_lengths, replicas, layouts=way.layouts)
@@ -136,7 +132,7 @@ def _choose_way(
     return next(choice for choice in choices if (choice.seconds or 0.0) <= shortest * (1 + NOT_WORTH_A_GROUP))
 
 
-def groups_for(config: PlanConfig, lengths: Int32Array, *, has_trees: bool) -> tuple[PlanConfig, GroupChoice | None]:
+def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with groups in place of `auto` for the lengths (int32[n]), and the record; None without a choice."""
     if not len(bounded(config, lengths)):
         # There is nothing to plan; the planner reports why.
@@ -146,7 +142,7 @@ def groups_for(config: PlanConfig, lengths: Int32Array, *, has_trees: bool) -> t
         multiple = 2 * config.layout.row_multiple
         longest = min(int(lengths.max()), config.max_length or UNLIMITED)
         return config.with_groups((Group(capacity=-(-longest // multiple) * multiple),)), None
-    choice, record = choose(config, lengths, has_trees=has_trees)
+    choice, record = choose(config, lengths)
     chosen = config.with_groups(choice.groups)
     if choice.lockstep == config.lockstep:
         return chosen, record

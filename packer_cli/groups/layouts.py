@@ -33,6 +33,7 @@ def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
     """
     model = model.of_lockstep(config.lockstep)
     able = config.abilities.union(name for name in DEGREES if getattr(config.layout, name) > 1)
+    able -= frozenset() if config.max_path_tokens is None else {"cp"}  # It would divide what a token sees.
     is_fixed = "lockstep" in {*config.model_fields_set, *config.planner.ignores} or config.global_tokens is None
     for parallel in [config.layout] if config.parallel else _parallels(model, config.gpus, able):
         layouts = [each for each in model.layouts(config.gpus, parallel) if each.sp == 1 or "sp" in able]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -32,16 +32,12 @@ from packer_cli.loader.passes import (
 
 
 class RowTrees(NamedTuple):
-    """The trees of a row and its M loss terms, see `loader.trees`. Places are those in this rank's part (t tokens)."""
+    """The trees of a row, see `loader.trees`. Places are those in this rank's part (t tokens)."""
 
     trees: Trees
     """Trees of the whole row; padding is the last root."""
     paths: Lists
     """The tokens of the leaves' paths in the whole row, int64 [K]: the keys of the run of queries that each ends"""
-    token_index: np.ndarray
-    """int64 [M]: the token that predicts each term; only terms of this rank's part"""
-    segment_id: np.ndarray
-    """int64 [M]: the branch that trains it"""
     last_index: np.ndarray
     """int64 [n]: the last token of each branch; -1 if another rank has it"""
     loss_weights: np.ndarray
@@ -90,8 +86,8 @@ class MicroBatch:
     """float32 [t], aligned with `shift_labels`"""
     loss_weight: float | None = None
     """Sum of the weights of the pack; None: there are none"""
-    items: dict[str, np.ndarray] | None = None
-    """Only in a set with trees, whose samples are branches (`format.trees`), by the names that metadata give them"""
+    items: dict[str, np.ndarray] = field(default_factory=dict)
+    """The metadata of items, by name; empty in a set of flat samples"""
     trees: RowTrees | None = None
     """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
     row: RankRow
@@ -142,6 +138,8 @@ _NO_PACK = Pack(-1, 0, _NONE, _NONE, _NONE, np.zeros(1, dtype=np.int32), _NONE, 
 class BatchBuilder:
     """Builds a data set's micro-batches from packs; the fields are arguments of `PackedDataset`, checked there."""
 
+    unit: ClassVar[str] = "sample"
+    """The noun for what rows of a set must hold one after another: "sample" or "item"."""
     pad_to: PadTo
     pad_to_multiple_of: int
     pad_token_id: int

@@ -152,20 +152,18 @@ def check_tree_format(
     manifest: Manifest, format: str, builder: type[BatchBuilder], name: str, *, pad_to: str, sp_sharding: str | None,
     is_plain: bool,
 ) -> None:  # fmt: skip
-    """Raise ConfigError for a set with trees and a format or an argument that would lose them, or the reverse.
+    """Raise ConfigError for a set of items and a format or an argument that would lose trees, or the reverse.
 
     Args:
         format, builder: its name, and what builds its micro-batches.
         name: of the packed set, for messages.
         is_plain: whether `mask`, `reset_positions` and `max_segments` ask for nothing beyond the samples.
     """
-    takes_trees = builder is not BatchBuilder
-    if manifest.has_trees and not takes_trees:
-        raise ConfigError(
-            f"{name} has items whose samples share prefixes, which format {format!r} would read as one sample: choose "
-            "format 'tree', 'tree-flex' or, for preference pairs, 'pairs'"
-        )
-    if takes_trees and not manifest.has_trees:
+    if builder.unit == "sample":
+        remedy = "choose format 'tree', 'tree-flex' or, for preference pairs, 'pairs'"
+        manifest.require_samples(name, f"format {format!r} has", remedy)
+        return
+    if manifest.unit == "sample":
         what, how = "preference pairs, groups and turns", "--items pairs or groups, or --turns branch"
         if format == "pairs":
             what, how = "preference pairs alone", "--items pairs"
@@ -173,8 +171,6 @@ def check_tree_format(
             f"{name} holds plain samples, and format {format!r} is for {what}: choose format 'transformers' or "
             f"another, or pack with {how}"
         )
-    if not takes_trees:
-        return
     if format == "pairs":
         require_pairs(manifest, name)
     wrong = ""

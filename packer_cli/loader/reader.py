@@ -26,7 +26,7 @@ from packer_cli.format.entries import ShardInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.ranks import RankRows
-from packer_cli.format.shards import COLUMNS, TREE_COLUMNS, IndexFile, Pack, ShardFile
+from packer_cli.format.shards import IndexFile, Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader.batch import BatchBuilder, MicroBatch
 from packer_cli.loader.storage import Storage
@@ -76,6 +76,7 @@ class ShardReader:
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         """Open nothing yet."""
         self.storage, self.manifest = storage, manifest
+        self._columns = [name for name in Pack._fields if name in manifest.schema.names]
         self._parts = TokenParts(
             lambda part: _map(storage.open_shard(part, self.close)), manifest.tokens, is_weighted=manifest.is_weighted
         )
@@ -150,8 +151,7 @@ class ShardReader:
                 kept = self.storage.open_shard(entry, self.close)
             try:
                 source = pa.BufferReader(_map(kept))
-                columns = TREE_COLUMNS if self.manifest.has_trees else COLUMNS
-                file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source, columns)
+                file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source, self._columns)
                 why = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
                 if why is None:
                     return _Open(file, kept, entry, is_checked=self.storage.verify == "none")

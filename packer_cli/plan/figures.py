@@ -228,7 +228,7 @@ class Masks:
 
 def measure_masks(plan: Plan, metrics: PlanFigures) -> Masks | None:
     """Measure the mask's sparsity in the packs of each group, and of all; None for trees. Price: O(pieces)."""
-    if plan.pieces.trees is not None:
+    if plan.pieces.attention is not None:
         return None
     named = [(group.name, measure_sparsity(plan, number)) for number, group in enumerate(metrics.groups)]
     groups = tuple(NamedSparsity(name=name, **vars(figures)) for name, figures in named)
@@ -259,6 +259,12 @@ class Stats:
     """Sparsity of the attention mask; None for trees."""
     trees: TreeFigures | None = None
     """Savings of shared prefixes, of samples that were not planned; of a plan, `counts` have them."""
+
+    @property
+    def unit(self) -> str:
+        """The noun for what was planned, or would be: "sample" or "item"."""
+        of_lengths = "sample" if self.trees is None else "item"
+        return of_lengths if self.counts is None else self.counts.unit
 
     @property
     def metrics(self) -> PlanMetrics | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import KINDS, TURNS
 from packer_cli.plan.core.groups import limits_of
-from packer_cli.plan.core.sample_cut import Cut
+from packer_cli.plan.core.samples import Cut
 from packer_cli.plan.core.types import Plan
 from packer_cli.sizes import counted
 

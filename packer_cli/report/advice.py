@@ -66,11 +66,6 @@ class Facts:
     made_from: tuple[tuple[str, str], ...] = ()
     """Facts about the set for the end of the page: name and value."""
 
-    @property
-    def has_trees(self) -> bool:
-        """Whether its samples are items that share prefixes."""
-        return self.stats.trees is not None or bool(self.stats.counts and self.stats.counts.trees)
-
 
 _MUCH = 0.02
 """Share of a ratio: less is not worth a change."""

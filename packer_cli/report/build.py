@@ -52,7 +52,7 @@ def build_page(facts: Facts) -> Page:
 
 def _summary(facts: Facts) -> str:
     text = f"From {', '.join(facts.sources)}. " if facts.sources else ""
-    if facts.has_trees:
+    if facts.stats.unit == "item":
         text += (
             "A sample is an item here: what stays together, such as a preference pair. Tokens that its branches share "
             "count once. "
@@ -169,14 +169,13 @@ def _lengths(facts: Facts) -> Section:
             )
         )
     what = "Lengths of the pieces that are packed: whole samples, and parts of those that were cut."
-    unit = "item" if facts.has_trees else "sample"
     is_cut = facts.planned is not None and bool(facts.planned.counts.split)
     return Section(
         name="lengths",
         title="Lengths",
         text=what if is_cut else "",
         charts=tuple(charts),
-        tables=(lengths_table(length_stats(facts.lengths), unit),) if plan is None else (),
+        tables=(lengths_table(length_stats(facts.lengths), facts.stats.unit),) if plan is None else (),
     )
 
 

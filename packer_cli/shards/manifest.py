@@ -69,9 +69,7 @@ def describe_groups(
     plan: Plan, piece_loss: PieceLoss, shards: Sequence[ShardTask], finished: Mapping[str, FinishedPart]
 ) -> tuple[GroupInfo, ...]:
     """What the manifest says of the groups, whose shards are written; `finished` has these by path."""
-    num_samples, trees = np.diff(plan.packs.offsets), plan.pieces.trees
-    if trees is not None:
-        num_samples = pack_sums(trees.stop_branch - trees.first_branch, plan.packs.offsets, plan.packs.pieces)
+    num_samples = plan.pieces.num_samples(plan.packs)
     num_tokens, num_loss_tokens = (
         pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
     )

@@ -25,7 +25,7 @@ from packer_cli.format.records import json_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group
-from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, PieceTrees, Plan, Schedule
+from packer_cli.plan.core.types import ItemPieces, Packs, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.plan.path_tokens import read_limits
 from packer_cli.remote.local import map_file, open_source
 
@@ -57,12 +57,8 @@ class PlanHeader:
 
 def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader) -> None:
     """Write a plan atomically; one that was read gives the same bytes again."""
-    trees = {} if plan.pieces.trees is None else plan.pieces.trees._asdict()
     arrays: dict[str, NDArray[Any]] = {
-        "piece_sample": plan.pieces.sample,
-        "piece_start": plan.pieces.start,
-        "piece_length": plan.pieces.length,
-        **{f"piece_{name}": values for name, values in trees.items()},
+        **{f"piece_{name}": values for name, values in plan.pieces.columns().items()},
         "piece_loss_tokens": piece_loss.tokens,
         **({} if piece_loss.weights is None else {"piece_loss_weight": piece_loss.weights}),
         "pack_offsets": plan.packs.offsets,
@@ -183,16 +179,11 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
         arrays = _read_arrays(path)
         if check:
             _check_digest(arrays, metadata)
-        trees = {name: arrays[f"piece_{name}"] for name in PieceTrees._fields if f"piece_{name}" in arrays}
+        of_pieces = {name.removeprefix("piece_"): values for name, values in arrays.items()}
         plan = Plan(
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
-            pieces=Pieces(
-                samples=arrays["piece_sample"],
-                start=arrays["piece_start"],
-                length=arrays["piece_length"],
-                trees=PieceTrees(**trees) if trees else None,
-            ),
+            pieces=(ItemPieces if "depth" in of_pieces else Pieces).of(of_pieces),
             packs=Packs(
                 offsets=arrays["pack_offsets"],
                 pieces=arrays["pack_pieces"],

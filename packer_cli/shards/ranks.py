@@ -19,7 +19,7 @@ from packer_cli.format.arrays import dtype_of, to_arrow
 from packer_cli.format.marks import identify
 from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
-from packer_cli.plan.core.types import FILLER, Int64Array, PieceLoss, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Int64Array, ItemPieces, PieceLoss, Plan, Schedule
 
 _WRITERS = 8
 
@@ -42,8 +42,11 @@ class EpochColumns:
         self._of_steps = _step_totals(plan, schedule, piece_loss)
         if schedule.step_seconds is not None:
             self._of_steps["step_seconds"] = schedule.step_seconds
-        self._of_iterations = {} if plan.pieces.trees is None else {"most_items": _most_items(plan, schedule)}
-        self.iteration_schema = iteration_schema({**self._of_steps, **self._of_iterations})
+        self._of_iterations = {"most_items": _most_items(plan, schedule)}
+        names = {*self._of_steps, *self._of_iterations}
+        if not isinstance(plan.pieces, ItemPieces):
+            names -= {"most_items", "global_num_items"}
+        self.iteration_schema = iteration_schema(names)
         first = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
         self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
         """(first, last) of ranks that always read the same."""
@@ -136,13 +139,11 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[
     packs = plan.packs.offsets, plan.packs.pieces
     by_pack = {
         "global_num_packs": np.ones(len(plan.packs), dtype=np.int64),
-        "global_num_samples": np.diff(plan.packs.offsets),
+        "global_num_items": np.diff(plan.packs.offsets),
+        "global_num_samples": plan.pieces.num_samples(plan.packs),
         "global_num_tokens": pack_sums(plan.pieces.length, *packs),
         "global_num_loss_tokens": pack_sums(piece_loss.tokens, *packs),
     }
-    if (trees := plan.pieces.trees) is not None:
-        by_pack["global_num_items"] = by_pack["global_num_samples"]
-        by_pack["global_num_samples"] = pack_sums(trees.stop_branch - trees.first_branch, *packs)
     if piece_loss.weights is not None:
         weights = np.add.reduceat(piece_loss.weights[plan.packs.pieces], plan.packs.offsets[:-1])
         by_pack["global_loss_weight"] = weights

@@ -29,7 +29,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.index import INDEX_NAME
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.item_store import open_store
 
 _ROW_BYTES = 30
 
@@ -138,7 +138,7 @@ def repair(
             folder,
             header,
             planned,
-            TokenStore.open(store),
+            open_store(store),
             index_only=manifest.config.write.index_only,
             tasks=tasks,  # Of a remote store, only what they need; the manifest has the checksums of the shards.
         )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.format.arrays import Columns, columns_of, to_arrow
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
-from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
-from packer_cli.format.schema import ITEM_VALUES, index_schema, shard_path, shard_schema
-from packer_cli.plan.core.cost import Cost, pack_sums, segment_sums
-from packer_cli.plan.core.types import Int32Array, Int64Array, PieceLoss, PieceTrees, Plan
+from packer_cli.format.schema import index_schema, shard_path
+from packer_cli.plan.core.cost import Cost, segment_sums
+from packer_cli.plan.core.types import Int64Array, ItemPieces, PieceLoss, Pieces, Plan
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
-from packer_cli.tokens.item_pieces import ItemTokens
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 2**20
@@ -66,9 +65,8 @@ def lay_out(
     """
     num_pieces = np.diff(plan.packs.offsets)
     num_bytes = pack_tokens * token_bytes + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
-    if (trees := plan.pieces.trees) is not None:
-        num_branches = pack_sums(trees.stop_branch - trees.first_branch, plan.packs.offsets, plan.packs.pieces)
-        num_bytes += num_branches * _BYTES_PER_BRANCH
+    if isinstance(plan.pieces, ItemPieces):
+        num_bytes += plan.pieces.num_samples(plan.packs) * _BYTES_PER_BRANCH
     tasks = []
     for g, group in enumerate(plan.groups):
         first, stop = np.searchsorted(plan.packs.group, [g, g + 1]).tolist()
@@ -109,13 +107,12 @@ class PlannedPacks:
         length = plan.pieces.length[members]
         tokens, group = segment_sums(length, offsets), plan.packs.group[first:stop]
         columns: Columns = {"pack_id": np.arange(first, stop)}
-        if plan.pieces.trees is None:
-            columns |= self._sample_columns(members, offsets, tokens)
+        columns |= self._piece_columns(plan.pieces.take(members), offsets)
+        if plan.pieces.attention is not None:
+            work = segment_sums(plan.pieces.attention[members], offsets)
+        else:
             is_causal = plan.mask == "causal"
             work = tokens * tokens if is_causal else segment_sums(np.square(length, dtype=np.int64), offsets)
-        else:
-            columns |= self._item_columns(members, offsets, plan.pieces.trees)
-            work = segment_sums(plan.pieces.trees.work[members], offsets)
         columns |= {
             "group": group,
             "sp_size": np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group],
@@ -127,92 +124,33 @@ class PlannedPacks:
             "cp_sharding": plan.packs.cp_sharding[first:stop],
         }
         if store is not None:
-            schema = shard_schema(
-                store.index.token_type,
-                is_weighted=store.index.is_weighted,
-                has_trees=plan.pieces.trees is not None,
-            )
+            schema = store.index.columns.shard(store.index.token_type)
             batch = _batch(columns, 0, stop - first, schema.remove(len(columns)))
             columns[CHECKSUM] = row_checksums(columns_of(batch))
         return columns
 
-    def _sample_columns(self, members: Int32Array, offsets: Int64Array, tokens: Int64Array) -> Columns:
-        """Of flat packs: tokens, loss and samples.
+    def _piece_columns(self, pieces: Pieces, offsets: Int64Array) -> Columns:
+        """Make the columns of packs that follow from their pieces: samples, tokens, loss and trees.
+
+        A sample of a set of items is a branch, numbered over the branches of the whole store.
 
         Args:
-            members: int32[m]: the pieces of the packs, `offsets[k]` to `offsets[k + 1] - 1` of pack k.
-            tokens: int64[p]: of each pack.
+            offsets: int64[p+1]: pack k has the pieces `offsets[k]` to `offsets[k + 1] - 1`.
         """
-        pieces = self.plan.pieces
-        columns: Columns = {}
-        sample, start, length = pieces.sample[members], pieces.start[members], pieces.length[members]
+        sample, num_branches = pieces.sample, pieces.num_branches
+        branches = offsets_of(num_branches)[offsets]
+        columns: Columns = {"sample_starts": Lists(branches, np.repeat(pieces.start, num_branches))}
+        if isinstance(pieces, ItemPieces):
+            columns["item_ids"] = Lists(branches, np.repeat(sample, num_branches))
+            columns["item_branches"] = Lists(offsets, num_branches)
+            columns["num_path_tokens"] = segment_sums(pieces.trees.path_tokens, offsets)
+        else:
+            columns["sample_ids"] = Lists(offsets, sample)
+            columns["cu_seqlens"] = borders_of(offsets, pieces.length)
         if self.store is not None:
-            gathered = self.store.gather(sample, start, length)
-            token_offsets = offsets_of(tokens)
-            span_offsets, loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
-            columns["input_ids"] = Lists(token_offsets, gathered.input_ids)
-            columns[STARTS], columns[STOPS] = Lists(span_offsets, loss_starts), Lists(span_offsets, loss_stops)
-            if gathered.loss_weights is not None:
-                columns[WEIGHTS] = Lists(span_offsets, gathered.loss_weights)
-            columns["source_ids"] = Lists(offsets, self.store.sources_of(sample))
-        columns["cu_seqlens"] = borders_of(offsets, length)
-        columns["sample_ids"] = Lists(offsets, sample)
-        columns["sample_starts"] = Lists(offsets, start.astype(np.int32))
+            columns |= self.store.gather(pieces, offsets)
+            columns["source_ids"] = Lists(branches, np.repeat(self.store.sources_of(sample), num_branches))
         return columns
-
-    def _item_columns(self, members: Int32Array, offsets: Int64Array, trees: PieceTrees) -> Columns:
-        """Of packs of trees, likewise; a sample is a branch, numbered over the branches of the whole store."""
-        pieces = self.plan.pieces
-        sample, start, length = pieces.sample[members], pieces.start[members], pieces.length[members]
-        trees = PieceTrees._make(values[members] for values in trees)
-        num_branches = trees.stop_branch - trees.first_branch
-        borders = offsets_of(num_branches)
-        of_branches = borders[offsets]
-        columns: Columns = {
-            "item_ids": Lists(of_branches, np.repeat(sample, num_branches)),
-            "item_branches": Lists(offsets, num_branches),
-            "sample_starts": Lists(of_branches, np.repeat(start, num_branches)),
-            "num_path_tokens": segment_sums(trees.path_tokens, offsets),
-        }
-        if self.store is not None:
-            columns |= _tree_columns(self.store.gather_items(sample, start, length, trees), offsets)
-            columns["source_ids"] = Lists(of_branches, np.repeat(self.store.sources_of(sample), num_branches))
-            first = self._branch_offsets[sample] + trees.first_branch - borders[:-1]
-            columns["sample_ids"] = Lists(of_branches, np.repeat(first, num_branches) + np.arange(borders[-1]))
-        return columns
-
-    @cached_property
-    def _branch_offsets(self) -> Int64Array:
-        """int64[i+1]: the first branch of each item of the store."""
-        assert self.store is not None
-        return self.store.branch_offsets()
-
-
-def _tree_columns(gathered: ItemTokens, offsets: Int64Array) -> Columns:
-    """The columns of what the store holds: tokens, trees and loss, and what items bring. O(tokens).
-
-    Args:
-        offsets: int64[p+1]: pack k has the pieces `offsets[k]` to `offsets[k + 1] - 1`.
-    """
-    items = gathered.items
-    trees = items.rows(offsets)
-    starts, (segments, parents), (branches, _) = trees
-    roots = np.flatnonzero(parents < 0)
-    of_trees = np.add.reduceat(items.segment_lengths, roots, dtype=np.int64)
-    spans = offsets_of(items.branch_loss_spans)[branches]
-    columns: Columns = {
-        "input_ids": Lists(offsets_of(starts.values[starts.offsets[1:] - 1]), gathered.input_ids),
-        STARTS: Lists(spans, gathered.loss_starts),
-        STOPS: Lists(spans, gathered.loss_stops),
-        **trees._asdict(),
-        **{name: Lists(branches, getattr(items, name)) for name in ("branch_roles", "branch_loss_spans", "rewards")},
-        "item_kinds": Lists(offsets, items.kinds),
-        **{name: Lists(offsets, getattr(items, name)) for name in ITEM_VALUES},
-        "cu_seqlens": borders_of(np.searchsorted(roots, segments), of_trees),
-    }
-    if gathered.loss_weights is not None:
-        columns[WEIGHTS] = Lists(spans, gathered.loss_weights)
-    return columns
 
 
 class ShardWriter:
@@ -252,10 +190,7 @@ class ShardWriter:
         self._lock = Lock()
         self._has_fetched = False
         token = store.index.token_type
-        has_trees = self._plan.pieces.trees is not None
-        self._schema = shard_schema(token, is_weighted=store.index.is_weighted, has_trees=has_trees)
-        if index_only:
-            self._schema = index_schema(token)
+        self._schema = index_schema(token) if index_only else store.index.columns.shard(token)
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
         largest = PACKS_PER_BATCH * max(group.capacity for group in self._plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
@@ -315,7 +250,7 @@ class ShardWriter:
 def _open_writer(folder: Path, store: Path, plan_fingerprint: str, index_only: bool) -> ShardWriter:
     """Args: `plan_fingerprint`: keeps a process that is used again from writing an earlier plan."""
     path = folder / PLAN_NAME
-    return ShardWriter(folder, read_plan_header(path), read_plan(path), TokenStore.open(store), index_only=index_only)
+    return ShardWriter(folder, read_plan_header(path), read_plan(path), open_store(store), index_only=index_only)
 
 
 def _batch(columns: Columns, begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,44 +13,24 @@ from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
-from packer_cli.format.loss_spans import find_wrong_row, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import locate_packs
 from packer_cli.format.records import Hidden
 from packer_cli.format.sharding import PLANNED, Sharding
-from packer_cli.format.shards import IndexFile, Pack, Row, ShardFile
+from packer_cli.format.shards import IndexFile, Row, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import parse_plan_header
-from packer_cli.show.decode import Run
-from packer_cli.show.items import ItemRecord, Origin, SegmentRecord, read_items, source_name
+from packer_cli.show.items import ItemRecord, read_items
+from packer_cli.show.samples import Origin, SampleRecord, find_wrong_samples, read_samples
 from packer_cli.tokens.index import INDEX_NAME, parse_index
 
-
-@dataclass(frozen=True, kw_only=True)
-class SampleRecord:
-    """A sample of a pack, or a piece of one."""
-
-    index: int
-    """Its place in the pack."""
-    sample_id: int
-    source: str
-    """Name of the input."""
-    file: str | None
-    line: int | None
-    """The record that it comes from; None where the set does not keep its token store."""
-    begin: int
-    """Its first token in the pack."""
-    start: int
-    """Its first token in the whole sample, which may be cut."""
-    num_tokens: int
-    num_loss_tokens: int
-    runs: tuple[Run, ...]
-    input_ids: Hidden[NDArray[Any]]
-    """uint16 or int32 [t]"""
-    loss_mask: Hidden[NDArray[np.int8] | NDArray[np.float32]]
-    """int8[t], or float32[t] in a set with weights: that of each token's loss, 0 for none"""
+_KINDS: Mapping[str, tuple[Callable[[Row], str | None], str, Callable[..., tuple[SampleRecord | ItemRecord, ...]]]] = {
+    "sample": (find_wrong_samples, "sample_ids", read_samples),
+    "item": (find_wrong_items, "item_ids", read_items),
+}
+"""By the unit of a set: what finds a fault of a row, the ids in it of rows of the token store, and the reader."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +59,8 @@ class PackRecord:
     """Begin and end of the part of its row that the rank takes."""
     layout: Hidden[Layout]
     """Of the group."""
-    samples: Hidden[tuple[SampleRecord, ...]]
-    items: Hidden[tuple[ItemRecord, ...]] = ()
-    """In a set with trees, in place of samples."""
+    parts: Hidden[tuple[SampleRecord | ItemRecord, ...]]
+    """Its samples or items."""
 
 
 def require_between(option: str, value: int, first: int, last: int, why: str) -> None:
@@ -113,16 +90,12 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
             raise ValueError(f"pack {pack} is not where it should be")
         file.check(row, found)
         others = file.columns(row)
-        why = find_wrong_items(others) if manifest.has_trees else _find_wrong_samples(found)
+        find_wrong, ids, read_parts = _KINDS[manifest.unit]
+        why = find_wrong(others)
         if why is not None:
             raise ValueError(why)
-    names = [given.name for given in manifest.sources]
-    # Plan and token store count items, and a flat sample is one.
-    origins = sample_origins(files, others["item_ids" if manifest.has_trees else "sample_ids"])
-    samples = () if manifest.has_trees else _samples(found, others, names, origins)
-    items = read_items(others, names, origins) if manifest.has_trees else ()
-    parts: Iterator[SampleRecord | SegmentRecord] = chain(samples, *(item.segments for item in items))
-    weight = sum(float(part.loss_mask.sum(dtype=np.float64)) for part in parts) if manifest.is_weighted else None
+    parts = read_parts(others, [given.name for given in manifest.sources], sample_origins(files, others[ids]))
+    items = [part for part in parts if isinstance(part, ItemRecord)]
     return PackRecord(
         pack_id=pack,
         group=group.name,
@@ -130,50 +103,15 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         num_tokens=len(found.input_ids),
         num_loss_tokens=found.num_loss_tokens,
         attention_work=others["attention_work"],
-        loss_weight=weight,
+        loss_weight=sum(part.loss_weight for part in parts) if manifest.is_weighted else None,
         cp_sharding=PLANNED[found.cp_sharding] if group.layout.cp > 1 else None,
         num_samples=len(found.sample_ids),
-        num_items=len(items) if manifest.has_trees else None,
-        flat_tokens=sum(item.flat_tokens for item in items) if manifest.has_trees else None,
-        num_path_tokens=others["num_path_tokens"] if manifest.has_trees else None,
+        num_items=len(items) or None,
+        flat_tokens=sum(item.flat_tokens for item in items) or None,
+        num_path_tokens=others.get("num_path_tokens"),
         rank_tokens=None,
         layout=group.layout,
-        samples=samples,
-        items=items,
-    )
-
-
-def _find_wrong_samples(pack: Pack) -> str | None:
-    """What is wrong with the borders and loss spans of a flat pack; None if they keep every rule."""
-    starts, stops, weights, borders = pack.loss_starts, pack.loss_stops, pack.loss_weights, pack.cu_seqlens
-    if len(borders) < 2 or borders[-1] != len(pack.input_ids) or len(borders) != len(pack.sample_ids) + 1:
-        return "the borders of its samples do not agree with its tokens"
-    is_even = len(starts) == len(stops) and (weights is None or len(weights) == len(starts))
-    whole = np.array([0, len(starts)]), borders[[0, -1]]
-    if not is_even or find_wrong_row(starts, stops, *whole, borders, weights) is not None:
-        return "its loss spans are wrong"
-    return None
-
-
-def _samples(pack: Pack, row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[SampleRecord, ...]:
-    loss_mask = spans_to_weights(pack.loss_starts, pack.loss_stops, pack.loss_weights, len(pack.input_ids))
-    starts, sources = row["sample_starts"].tolist(), row["source_ids"].tolist()
-    return tuple(
-        SampleRecord(
-            index=i,
-            sample_id=int(pack.sample_ids[i]),
-            source=source_name(names, sources[i]),
-            file=origins[i][0],
-            line=origins[i][1],
-            begin=begin,
-            start=starts[i],
-            num_tokens=end - begin,
-            num_loss_tokens=int(np.count_nonzero(loss_mask[begin:end])),
-            runs=(),
-            input_ids=pack.input_ids[begin:end],
-            loss_mask=loss_mask[begin:end],
-        )
-        for i, (begin, end) in enumerate(pairwise(pack.cu_seqlens.tolist()))
+        parts=parts,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,8 @@ from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Row
 from packer_cli.format.tree_rows import loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
-from packer_cli.show.decode import CONTEXT, Run
-
-Origin = tuple[str | None, int | None]
-"""The file and line of a sample; None where the set does not keep its token store."""
+from packer_cli.show.decode import CONTEXT, Decode, Run, runs_of
+from packer_cli.show.samples import Origin, source_name
 
 _ROLES = {GROUP: "completion", TURNS: "turn"}
 
@@ -65,6 +63,9 @@ class SegmentRecord:
 class ItemRecord:
     """An item of a pack, or a part of one."""
 
+    unit: ClassVar[str] = "item"
+    """The noun for it."""
+
     index: int
     """Its place in the pack."""
     item_id: int
@@ -89,6 +90,22 @@ class ItemRecord:
     segments: tuple[SegmentRecord, ...]
     """In depth-first order."""
 
+    @property
+    def number(self) -> int:
+        """The id by which users find it."""
+        return self.item_id
+
+    @property
+    def loss_weight(self) -> float:
+        """The sum of its tokens' weights."""
+        return sum(float(segment.loss_mask.sum(dtype=np.float64)) for segment in self.segments)
+
+    def with_runs(self, decode: Decode | None) -> ItemRecord:
+        """Return the item with the runs of its segments; None leaves the texts out."""
+        of_each = [runs_of(decode, each.input_ids, each.loss_mask, each.before) for each in self.segments]
+        segments = (replace(each, runs=runs) for each, runs in zip(self.segments, of_each, strict=True))
+        return replace(self, segments=tuple(segments))
+
 
 def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[ItemRecord, ...]:
     """The items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `tree_rows`. O(K).
@@ -103,11 +120,6 @@ def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tup
         source, (file, line) = int(row["source_ids"][begin]), origins[begin]
         found.append(reader.item(index, range(begin, end), source_name(names, source), file, line))
     return tuple(found)
-
-
-def source_name(names: Sequence[str], source: int) -> str:
-    """The name of an input, if it has one."""
-    return names[source] if 0 <= source < len(names) else f"source {source}"
 
 
 class _Reader:

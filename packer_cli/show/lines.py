@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packer_cli.format.layout import ONE_GPU, Layout
-from packer_cli.show.contents import SampleRecord
 from packer_cli.show.decode import Decode
+from packer_cli.show.items import ItemRecord
+from packer_cli.show.samples import SampleRecord
 from packer_cli.show.text import Style, one_line, part_lines, text_lines
 from packer_cli.show.tree_lines import item_lines
 from packer_cli.show.view import Place, View
@@ -24,15 +25,12 @@ def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
     if len(view.step_places) > 1:
         yield ""
         yield from _step_lines(view)
-    if style.is_colored and (view.samples or view.items):
+    if style.is_colored and view.parts:
         yield ""
         yield f"  {style.mask('masked: no loss', False)}   {style.mask('trained: carries a loss', True)}"
-    for sample in view.samples:
+    for part in view.parts:
         yield ""
-        yield from _sample_lines(sample, decode, style)
-    for item in view.items or ():
-        yield ""
-        yield from item_lines(item, decode, style)
+        yield from _part_lines(part, decode, style)
 
 
 def _title(view: View) -> str:
@@ -103,7 +101,7 @@ def _sharing(view: View, place: Place) -> str:
     end = min(end, view.pack.num_tokens)
     if begin >= end:
         return f"{text}; with Ulysses, rank {place.rank} has only padding"
-    parts, name = view.pack.items or view.pack.samples, "item" if view.pack.items else "sample"
+    parts, name = view.pack.parts, view.pack.parts[0].unit
     held = [part.index for part in parts if part.begin < end and part.begin + part.num_tokens > begin]
     samples = f"{name} {held[0]}" if len(held) == 1 else f"{name}s {held[0]} to {held[-1]}"
     return f"{text}; with Ulysses, rank {place.rank} has tokens [{begin}, {end}), {samples}"
@@ -141,8 +139,12 @@ def _how_to_show(place: Place, shown: Place) -> str:
     return f"--pack {place.pack}"
 
 
+def _part_lines(part: SampleRecord | ItemRecord, decode: Decode, style: Style) -> Iterator[str]:
+    return item_lines(part, decode, style) if isinstance(part, ItemRecord) else _sample_lines(part, decode, style)
+
+
 def _sample_lines(sample: SampleRecord, decode: Decode, style: Style) -> Iterator[str]:
     length = len(sample.input_ids)
     tokens = f"{counted(length, 'token')} [{sample.begin}, {sample.begin + length})"
-    yield from part_lines(f"-- sample {sample.index} ", sample, sample.sample_id, tokens, style)
+    yield from part_lines(f"-- sample {sample.index} ", sample, tokens, style)
     yield from text_lines(decode, sample.input_ids, sample.loss_mask, style)

@@ -21,8 +21,8 @@ from packer_cli.show.decode import Decode, Run, decode_after, decode_runs, decod
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.show.contents import SampleRecord
     from packer_cli.show.items import ItemRecord
+    from packer_cli.show.samples import SampleRecord
 
 _MASKED, _TRAINED = "masked", "trained"
 WIDTH = len(_TRAINED)
@@ -50,17 +50,16 @@ class Style:
         return self.paint(text, "green") if is_trained else self.paint(text, dim=True)
 
 
-def part_lines(begin: str, part: SampleRecord | ItemRecord, number: int, tokens: str, style: Style) -> Iterator[str]:
+def part_lines(begin: str, part: SampleRecord | ItemRecord, tokens: str, style: Style) -> Iterator[str]:
     """The heading of a sample or an item of a pack, and what it is.
 
     Args:
-        number: its id.
         tokens: how many, and where.
     """
     yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
     place = part.source if part.file is None else f"{part.file}:{part.line}"
     piece = f", a piece of its sample, from token {part.start:,} on" if part.start else ""
-    yield f"   id {number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
+    yield f"   id {part.number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
 
 
 def _label(run: Run) -> str:

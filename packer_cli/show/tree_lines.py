@@ -33,7 +33,7 @@ def item_lines(item: ItemRecord, decode: Decode, style: Style) -> Iterator[str]:
     """All lines of an item."""
     tokens = f"{counted(item.num_tokens, 'token')} [{item.begin}, {item.begin + item.num_tokens})"
     flat = f" for {item.flat_tokens:,}" if item.flat_tokens > item.num_tokens else ""
-    yield from part_lines(f"-- item {item.index}: {item.kind} ", item, item.item_id, tokens + flat, style)
+    yield from part_lines(f"-- item {item.index}: {item.kind} ", item, tokens + flat, style)
     if item.values:
         yield _INDENT + ", ".join(f"{name} {value:.6g}" for name, value in item.values.items())
     if style.max_chars is not None:

@@ -23,9 +23,10 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
 from packer_cli.format.records import Hidden, in_json
-from packer_cli.show.contents import PackRecord, SampleRecord, read_pack, require_between
-from packer_cli.show.decode import Decode, runs_of
+from packer_cli.show.contents import PackRecord, read_pack, require_between
+from packer_cli.show.decode import Decode
 from packer_cli.show.items import ItemRecord
+from packer_cli.show.samples import SampleRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +115,22 @@ class View:
     """Epoch, rank, iteration, degrees and places; None where the epoch does not use the pack."""
     pack: PackRecord | None
     """None for a filler."""
-    samples: tuple[SampleRecord, ...]
-    """Those to show."""
-    items: tuple[ItemRecord, ...] | None = None
-    """In a set with trees, in place of samples."""
+    parts: Hidden[tuple[SampleRecord | ItemRecord, ...]]
+    """Its samples or items to show."""
     step_places: Hidden[tuple[Place, ...]] = ()
     """All micro-batches of the step or iteration that was asked for."""
+
+    @property
+    @in_json
+    def samples(self) -> list[SampleRecord]:
+        """The samples to show."""
+        return [part for part in self.parts if isinstance(part, SampleRecord)]
+
+    @property
+    @in_json
+    def items(self) -> list[ItemRecord] | None:
+        """The items to show, in place of samples; None in a set of flat samples."""
+        return [part for part in self.parts if isinstance(part, ItemRecord)] or None
 
     @property
     @in_json
@@ -147,14 +158,13 @@ def _view(
             size = -(-pack.num_tokens // layout.row_ranks)
             begin = size * layout.row_rank(row.place)
             pack = replace(pack, rank_tokens=(begin, begin + size))
-    samples, items = (pack.samples, pack.items) if pack else ((), ())
+    parts = [part for part in pack.parts if wanted.sample in (None, part.number)] if pack else []
     return View(
         epoch=epoch,
         shown=place,
         place=values,
         pack=pack,
-        samples=tuple(sample for sample in samples if wanted.sample in (None, sample.sample_id)),
-        items=tuple(item for item in items if wanted.sample in (None, item.item_id)) or None,
+        parts=tuple(parts),
         step_places=places,
     )
 
@@ -198,19 +208,13 @@ def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: ShowConfig, ep
         place = places.get(pack.pack_id)
         views.append(_view(wanted, epoch, place, pack, (place,) if place else ()))
     # Pieces of a sample in its own order.
-    return sorted(views, key=lambda view: next((part.start for part in view.samples or view.items or ()), 0))
+    return sorted(views, key=lambda view: next((part.start for part in view.parts), 0))
 
 
 def with_runs(view: View, decode: Decode | None) -> View:
-    """The view with the runs of its samples, for JSON.
+    """The view with the runs of its samples or items, for JSON.
 
     Args:
         decode: None leaves the texts out.
     """
-    samples = [replace(each, runs=runs_of(decode, each.input_ids, each.loss_mask)) for each in view.samples]
-    items = []
-    for item in view.items or ():
-        runs = [runs_of(decode, each.input_ids, each.loss_mask, each.before) for each in item.segments]
-        segments = (replace(each, runs=own) for each, own in zip(item.segments, runs, strict=True))
-        items.append(replace(item, segments=tuple(segments)))
-    return replace(view, samples=tuple(samples), items=tuple(items) or None)
+    return replace(view, parts=tuple(part.with_runs(decode) for part in view.parts))

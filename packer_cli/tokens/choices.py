@@ -104,7 +104,7 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     if num_without_loss := sum(part.num_without_loss for part in parts):
         rejected += f", {num_without_loss:,} of them without loss tokens with --loss-on {index.options.loss_on}"
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {rejected} ({seconds})"]
-    if index.has_trees:
+    if index.unit == "item":
         lines.append(_items(index))
     if num_samples:
         lines.append(_ends(index, sum(part.num_open for part in parts), num_samples))

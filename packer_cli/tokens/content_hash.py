@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.format.tree_parts import BatchItems
+from packer_cli.format.ragged import Lists
 
 _OFFSET = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x100000001B3)
@@ -47,21 +47,19 @@ def hash_rows(input_ids: NDArray[np.integer], offsets: NDArray[np.int32], hashes
 
 
 @njit(cache=True, nogil=True)
-def hash_items(
-    input_ids: NDArray[np.integer], offsets: NDArray[np.int32], items: BatchItems, hashes: NDArray[np.uint64]
-) -> None:
-    """Write the hash of each row, as `hash_rows` does, for rows that are items."""
+def hash_items(input_ids: Lists, starts: Lists, parents: Lists, ends: Lists, hashes: NDArray[np.uint64]) -> None:
+    """Write the hash of each row, as `hash_rows` does, for items with these lists of their trees."""
     for row in range(len(hashes)):
         state = _OFFSET
-        for place in range(offsets[row], offsets[row + 1]):
-            state = (state ^ np.uint64(input_ids[place])) * _PRIME
-        first, stop = items.branch_offsets[row], items.branch_offsets[row + 1]
+        for place in range(input_ids.offsets[row], input_ids.offsets[row + 1]):
+            state = (state ^ np.uint64(input_ids.values[place])) * _PRIME
+        first, stop = ends.offsets[row], ends.offsets[row + 1]
         if stop - first > 1:
-            for segment in range(items.segment_offsets[row], items.segment_offsets[row + 1]):
-                state = (state ^ np.uint64(items.segment_starts[segment + row + 1])) * _PRIME
-                state = (state ^ np.uint64(items.segment_parents[segment] + 1)) * _PRIME
+            for segment in range(parents.offsets[row], parents.offsets[row + 1]):
+                state = (state ^ np.uint64(starts.values[segment + row + 1])) * _PRIME
+                state = (state ^ np.uint64(parents.values[segment] + 1)) * _PRIME
             for branch in range(first, stop):
-                state = (state ^ np.uint64(items.branch_segments[branch])) * _PRIME
+                state = (state ^ np.uint64(ends.values[branch])) * _PRIME
         hashes[row] = _mixed(state)
 
 

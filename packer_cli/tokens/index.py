@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,11 +26,11 @@ from packer_cli.format.checksums import (
     sign_text,
 )
 from packer_cli.format.entries import RelativePath
+from packer_cli.format.items import find_wrong_item
 from packer_cli.format.loss_spans import find_wrong_spans
 from packer_cli.format.records import read_record
-from packer_cli.format.schema import part_schema, token_type
+from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
-from packer_cli.format.tree_parts import find_wrong_item
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.sizes import EpochShare, Share, TokenShare
@@ -112,9 +113,9 @@ class PartInfo:
     warnings: tuple[str, ...] = ()
 
     @property
-    def schema_options(self) -> dict[str, bool]:
-        """What `part_schema` needs to know of the part."""
-        return {"is_weighted": self.loss_weight is not None, "has_trees": self.items is not None}
+    def columns(self) -> RowColumns:
+        """The columns that it has besides those of all parts."""
+        return RowColumns(self.loss_weight is not None, self.items is not None)
 
     @property
     def num_refused(self) -> int:
@@ -173,20 +174,20 @@ class StoreIndex:
         """The sum of a figure of the parts, such as `num_samples`."""
         return sum(getattr(part, figure) for part in self.parts)
 
+    @cached_property
+    def columns(self) -> RowColumns:
+        """The columns that any part has besides those of all."""
+        return RowColumns(*map(any, zip(RowColumns(), *(part.columns for part in self.parts), strict=True)))
+
     @property
     def is_weighted(self) -> bool:
         """Whether loss tokens have weights other than 1."""
-        return any(part.loss_weight is not None for part in self.parts)
-
-    @property
-    def has_trees(self) -> bool:
-        """Whether a part has rows of several branches."""
-        return any(part.items is not None for part in self.parts)
+        return self.columns.is_weighted
 
     @property
     def unit(self) -> str:
-        """What to call its rows."""
-        return "item" if self.has_trees else "sample"
+        """The noun for its rows."""
+        return self.columns.unit
 
     @property
     def token_type(self) -> pa.DataType:
@@ -206,7 +207,7 @@ def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[Share]) -> st
 
 
 def read_index(folder: Path) -> StoreIndex:
-    """Read `tokens.json`. Raises the errors of `TokenStore.open`."""
+    """Read `tokens.json`. Raises the errors of `open_store`."""
     path = folder / INDEX_NAME
     try:
         data = path.read_bytes()
@@ -264,6 +265,13 @@ def remedy(path: Path | RemotePath) -> str:
     return "remove it and tokenize again" if is_remote(path) else "tokenize again"
 
 
+_RULES = {
+    "sample": (find_wrong_spans, "loss spans of the sample"),
+    "item": (find_wrong_item, "tree or the loss spans of the item"),
+}
+"""By the unit of a part: what finds a row that breaks a rule, and the words for that."""
+
+
 def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.RecordBatch]:
     """The record batches of a part, memory-mapped; reads and checks lengths and loss spans, not tokens.
 
@@ -278,14 +286,14 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
         reader = pa.ipc.open_file(map_file(path, part.num_bytes, part.xxh3).read_buffer())
-        if reader.schema != part_schema(token, **part.schema_options):
+        if reader.schema != part.columns.part(token):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
             batch.validate(full=True)
-            wrong = (find_wrong_spans if part.items is None else find_wrong_item)(columns_of(batch))
+            find, what = _RULES[part.columns.unit]
+            wrong = find(columns_of(batch))
             if wrong is not None:
-                what = "loss spans of the sample" if part.items is None else "tree or the loss spans of the item"
                 raise ValueError(f"the {what} of line {batch.column('line')[wrong]} are wrong")
         if sum(len(batch) for batch in batches) != part.num_samples:
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.corpus.types import TokenBatch
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.ragged import Lists
 from packer_cli.format.schema import ITEM_VALUES
@@ -20,21 +19,11 @@ from packer_cli.format.trees import GROUP, SAMPLE, SHARE_FROM
 from packer_cli.tokens.encode.rows import Items
 
 
-def items_of_samples(num_samples: int) -> Items:
-    """Each sample as an item."""
-    none = np.full(num_samples, np.nan, dtype=np.float32)
-    zeros = np.zeros(num_samples, dtype=np.int8)
-    return Items(np.arange(num_samples + 1), zeros, zeros.astype(np.int16), none, dict.fromkeys(ITEM_VALUES, none))
-
-
-def join_items(batches: Sequence[tuple[TokenBatch, Items | None]]) -> Items | None:
-    """The items of several batches of samples, one after another; None if each is just a sample.
+def join_items(each: Sequence[Items]) -> Items:
+    """Join the items of several batches of samples, one after another.
 
     One branch to which no value belongs is a sample, as of a conversation with one turn; a group stays one.
     """
-    if all(items is None for _, items in batches):
-        return None
-    each = [items_of_samples(len(samples.lines)) if items is None else items for samples, items in batches]
     ends = np.cumsum([0, *(len(items.roles) for items in each)])
     starts = [items.offsets[:-1] + end for items, end in zip(each, ends.tolist(), strict=False)]
     offsets = np.append(np.concatenate(starts), ends[-1])
@@ -44,8 +33,6 @@ def join_items(batches: Sequence[tuple[TokenBatch, Items | None]]) -> Items | No
     values = {name: np.concatenate([items.values[name] for items in each]) for name in ITEM_VALUES}
     first = offsets[:-1]
     is_plain = (np.diff(offsets) == 1) & (kinds != GROUP) & np.isnan([rewards[first], *values.values()]).all(axis=0)
-    if is_plain.all():
-        return None
     roles[first[is_plain]], kinds[is_plain] = 0, SAMPLE
     return Items(offsets, kinds, roles, rewards, values)
 
@@ -63,7 +50,7 @@ def item_columns(
 
     input_ids, trees = make_trees(branches, items.offsets, SHARE_FROM if share_prefixes else NOTHING_SHARED)
     columns: dict[str, NDArray[Any] | Lists] = {
-        **trees._asdict(),
+        **trees,
         "branch_roles": Lists(items.offsets, items.roles),
         "branch_loss_spans": Lists(items.offsets, num_spans.astype(np.int32)),
         "rewards": Lists(items.offsets, items.rewards),

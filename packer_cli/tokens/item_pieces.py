@@ -9,163 +9,137 @@ Price: a few numpy passes over the segments of the items, times the height of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packer_cli.format.ragged import borders_of, expand, offsets_of, owners
+from packer_cli.format.arrays import Columns
+from packer_cli.format.constants import REFERENCE_VALUES
+from packer_cli.format.items import BRANCH_LISTS, SEGMENT_LISTS, all_trees, unique_tokens
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
+from packer_cli.format.ragged import Lists, borders_of, expand, offsets_of, owners
 from packer_cli.format.schema import ITEM_VALUES
-from packer_cli.format.tree_parts import BatchItems
+from packer_cli.format.token_parts import Spans
 from packer_cli.format.trees import SAMPLE, ItemTrees
-from packer_cli.plan.core.types import Int8Array, Int32Array, Int64Array, PieceTrees, begins_run
+from packer_cli.plan.core.types import WHOLE, Int64Array, ItemPieces, begins_run
 from packer_cli.tokens.copying import Among
 
 
-class ItemTokens(NamedTuple):
-    """The tokens of m pieces of items, one after another: t tokens, s loss spans."""
-
-    input_ids: NDArray[Any]
-    """uint16 or int32 [t]: unique tokens in depth-first order."""
-    items: BatchItems
-    """What the pieces are."""
-    loss_starts: Int32Array
-    """int32 [s]: places in the branch; none is the first of a branch."""
-    loss_stops: Int32Array
-    """int32 [s]"""
-    loss_weights: NDArray[np.float32] | None
-    """float32 [s]; None: the store has none"""
-
-
-class Cuts(NamedTuple):
-    """How m pieces are cut: some consecutive branches, and of these the tokens from one depth to another."""
-
-    first_branch: Int32Array
-    """int32 [m]"""
-    stop_branch: Int32Array
-    """int32 [m]"""
-    start: Int64Array
-    """int64 [m]: 0 of trees."""
-    stop: Int64Array
-    """int64 [m]"""
-
-    @classmethod
-    def of(cls, trees: PieceTrees, start: NDArray[np.integer], length: NDArray[np.integer], kinds: Int8Array) -> Cuts:
-        """Those of a plan's pieces, of items of these kinds."""
-        begin = start.astype(np.int64)
-        stop = np.where(kinds == SAMPLE, begin + length, trees.depth)
-        return cls(trees.first_branch, trees.stop_branch, begin, stop)
-
-
-def take_items(batches: Sequence[BatchItems], batch: Int64Array, row: Int64Array) -> BatchItems:
-    """m items, in order. O(segments + branches), and a few us for each record batch.
+def take_items(batches: Sequence[Columns], batch: Int64Array, row: Int64Array, *, is_weighted: bool) -> Columns:
+    """Take m items, in order, with their loss spans. O(segments + branches + spans), and some us a record batch.
 
     Args:
-        batches: of all record batches.
+        batches: the columns of all record batches.
         batch, row: int64 [m]: the record batch of each item, and its row there.
+        is_weighted: whether loss spans have weights.
     """
-
-    def take(name: str, among: Among, place: Int64Array) -> NDArray[Any]:
-        return among.take([getattr(items, name) for items in batches], place)
-
     of_rows = Among(batch)
-    found: dict[str, NDArray[Any]] = {name: take(name, of_rows, row) for name in ("kinds", *ITEM_VALUES)}
-    for offsets, names in _LISTS.items():
-        first, stop = (take(offsets, of_rows, row + k).astype(np.int64) for k in (0, 1))
-        among, place = Among(batch[owners(stop - first)]), expand(first, stop - first)
-        found[offsets] = offsets_of(stop - first).astype(np.int32)
-        found |= {name: take(name, among, place) for name in names}
-        if offsets == "segment_offsets":  # An item has one more start than segments.
-            num = stop - first + 1
-            found["segment_starts"] = take("segment_starts", Among(batch[owners(num)]), expand(first + row, num))
-    return BatchItems(**found)
+
+    def take(*names: str) -> Columns:
+        """Take lists that have the same sizes."""
+        of_each = [columns[names[0]].offsets for columns in batches]
+        first, stop = (of_rows.take(of_each, row + k).astype(np.int64) for k in (0, 1))
+        sizes = stop - first
+        among, place, offsets = Among(batch[owners(sizes)]), expand(first, sizes), offsets_of(sizes)
+        return {name: Lists(offsets, among.take([each[name].values for each in batches], place)) for name in names}
+
+    found = take(SEGMENT_LISTS[0]) | take(SEGMENT_LISTS[1]) | take(*BRANCH_LISTS)
+    found |= take(STARTS, STOPS, *([WEIGHTS] if is_weighted else []))
+    values = ("item_kind", *ITEM_VALUES)
+    return found | {name: of_rows.take([columns[name] for columns in batches], row) for name in values}
 
 
-def item_trees(batches: Sequence[BatchItems], loss_starts: Sequence[NDArray[np.int32]]) -> ItemTrees:
-    """The items of all record batches, one batch after another; at least one.
+def item_trees(batches: Sequence[Columns]) -> ItemTrees:
+    """Join the items of all record batches, one batch after another; at least one."""
 
-    Args:
-        loss_starts: int32, of the loss spans of each batch.
-    """
+    def join(name: str) -> Lists:
+        of_each = [columns[name] for columns in batches]
+        sizes = np.concatenate([np.diff(each.offsets) for each in of_each])
+        return Lists(offsets_of(sizes), np.concatenate([each.values for each in of_each]))
 
-    def join(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(items, name) for items in batches])
-
-    def join_offsets(name: str) -> Int64Array:
-        return offsets_of(np.concatenate([np.diff(getattr(items, name)) for items in batches]))
-
-    counts = join("branch_loss_spans")
-    first_loss = np.full(len(counts), 2**31 - 1, dtype=np.int32)
-    first_loss[counts > 0] = np.concatenate(loss_starts)[offsets_of(counts)[:-1][counts > 0]]
+    parents, branches, counts = (join(name) for name in ("segment_parents", "branch_segments", "branch_loss_spans"))
+    has_loss, spans = counts.values > 0, offsets_of(counts.values)[:-1]
+    first_loss = np.full(len(has_loss), 2**31 - 1, dtype=np.int32)
+    first_loss[has_loss] = np.concatenate([columns[STARTS].values for columns in batches])[spans[has_loss]]
+    of_each = [all_trees(columns) for columns in batches]
     return ItemTrees(
-        kinds=join("kinds"),
-        segment_offsets=join_offsets("segment_offsets"),
-        segment_lengths=join("segment_lengths"),
-        segment_parents=join("segment_parents"),
-        branch_offsets=join_offsets("branch_offsets"),
-        branch_segments=join("branch_segments"),
+        kinds=np.concatenate([columns["item_kind"] for columns in batches]),
+        segment_offsets=parents.offsets,
+        segment_ends=np.concatenate([trees.ends() for trees in of_each]).astype(np.int32),
+        segment_parents=parents.values,
+        branch_offsets=branches.offsets,
+        branch_segments=branches.values,
         first_loss=first_loss,
     )
 
 
-def are_of(cuts: Cuts, items: BatchItems) -> bool:
+def stops_of(items: Columns, pieces: ItemPieces) -> Int64Array:
+    """Find the depth (int64[m]) where the branches of each piece stop; those of a sample begin at `start`."""
+    is_sample = items["item_kind"] == SAMPLE
+    return np.where(is_sample, pieces.start.astype(np.int64) + pieces.length, pieces.trees.depth)
+
+
+def are_of(items: Columns, pieces: ItemPieces) -> bool:
     """Whether pieces are of these items, so that they can be cut."""
-    wrong = (cuts.first_branch < 0) | (cuts.stop_branch > np.diff(items.branch_offsets))
-    wrong |= (cuts.first_branch >= cuts.stop_branch) | (cuts.start < 0) | (cuts.start >= cuts.stop)
-    wrong |= (items.kinds == SAMPLE) & (cuts.stop > items.num_tokens)
+    first, stop, stops = pieces.trees.first_branch, pieces.trees.stop_branch, stops_of(items, pieces)
+    wrong = (first < 0) | (stop > np.diff(items["branch_segments"].offsets)) | (first >= stop)
+    wrong |= (pieces.start < 0) | (pieces.start >= stops)
+    wrong |= (items["item_kind"] == SAMPLE) & (stops > unique_tokens(items))
     return not wrong.any()
 
 
-_LISTS = {
-    "segment_offsets": ("segment_parents",),
-    "branch_offsets": ("branch_segments", "branch_roles", "branch_loss_spans", "rewards"),
-}
-"""Of `BatchItems`: offsets, and what they divide."""
+def branch_spans(items: Columns, pieces: ItemPieces) -> tuple[Spans, Int64Array]:
+    """Find the loss spans of the branches of pieces, and the piece of each branch."""
+    piece, branch = _branches(items, pieces)
+    counts = items["branch_loss_spans"].values
+    num, first = counts[branch], offsets_of(counts)[branch]
+    starts, stops = (items[name].values[expand(first, num)] for name in (STARTS, STOPS))
+    weights = items[WEIGHTS].values[expand(first, num)] if WEIGHTS in items else None
+    spans, begin = Spans(starts, stops, owners(num), weights), pieces.start.astype(np.int64)
+    return spans.clipped(begin[piece], (stops_of(items, pieces) - begin)[piece]), piece
 
 
-class Runs(NamedTuple):
-    """The tokens of m pieces, as runs of tokens of their items."""
-
-    offsets: Int64Array
-    """int64 [m+1]"""
-    starts: Int64Array
-    """int64 [r]: in the item."""
-    sizes: Int64Array
-    """int64 [r]"""
+def _branches(items: Columns, pieces: ItemPieces) -> tuple[Int64Array, Int64Array]:
+    """Find for each branch of the pieces the piece, and its number among the branches of the items."""
+    num = pieces.num_branches
+    return owners(num), expand(items["branch_segments"].offsets[:-1] + pieces.trees.first_branch, num)
 
 
-def cut_items(items: BatchItems, cuts: Cuts) -> tuple[BatchItems, Runs]:
-    """The pieces as items, but for their loss spans, and where their tokens are; `are_of` must confirm the cuts."""
-    trees, item = items.trees(), owners(np.diff(items.segment_offsets))
-    parents, levels = trees.segment_parents, trees.levels()
-    num_branches = cuts.stop_branch - cuts.first_branch
-    branch = expand(items.branch_offsets[:-1] + cuts.first_branch, num_branches)
-    begins = trees.depths()
+def cut_items(items: Columns, pieces: ItemPieces) -> tuple[Columns, Lists, Int64Array]:
+    """Cut items; `are_of` must confirm the pieces.
+
+    Returns:
+        The pieces as items, without their loss spans; and the runs of tokens of each: where they begin in the item,
+        and their sizes (int64[r]).
+    """
+    trees, item, begin = all_trees(items), owners(np.diff(items["segment_parents"].offsets)), pieces.start
+    parents, levels, begins = trees.segment_parents, trees.levels(), trees.depths()
+    branch, stop = _branches(items, pieces)[1], stops_of(items, pieces)
     is_kept = np.zeros(len(parents), dtype=np.bool_)
     is_kept[trees.branch_segments[branch]] = True
     for level in reversed(levels[1:]):
         is_kept[parents[level[is_kept[level]]]] = True
-    is_kept &= begins < cuts.stop[item]
+    is_kept &= begins < stop[item]
     last = np.arange(len(parents))  # The last segment that is kept on the way down to each one.
     for level in levels[1:]:
         is_below = level[~is_kept[level]]
         last[is_below] = last[parents[is_below]]
     kept = np.flatnonzero(is_kept)
     of = item[kept]
-    offsets = np.searchsorted(of, np.arange(len(items.kinds) + 1))
+    offsets = np.searchsorted(of, np.arange(len(pieces) + 1))
     number = np.cumsum(is_kept) - 1 - offsets[item]
-    skipped = np.maximum(cuts.start[of] - begins[kept], 0)
-    sizes = np.minimum(trees.lengths[kept], cuts.stop[of] - begins[kept]) - skipped
-    pieces = items._replace(
-        segment_offsets=offsets.astype(np.int32),
-        segment_starts=borders_of(offsets, sizes).values,
-        segment_parents=np.where(parents[kept] < 0, -1, number[parents[kept]]).astype(np.int32),
-        branch_offsets=offsets_of(num_branches).astype(np.int32),
-        branch_segments=number[last[trees.branch_segments[branch]]].astype(np.int32),
-        branch_roles=items.branch_roles[branch],
-        rewards=items.rewards[branch],
-    )
-    place = items.segment_starts[kept + of] + skipped  # In the item: all of them may have more than 2^31 tokens.
+    skipped = np.maximum(begin[of] - begins[kept], 0)
+    sizes = np.minimum(trees.lengths[kept], stop[of] - begins[kept]) - skipped
+    above, branches = parents[kept], offsets_of(pieces.num_branches)
+    found = items | {
+        "segment_starts": borders_of(offsets, sizes),
+        "segment_parents": Lists(offsets, np.where(above < 0, -1, number[above]).astype(np.int32)),
+        "branch_segments": Lists(branches, number[last[trees.branch_segments[branch]]].astype(np.int32)),
+    }
+    found |= {name: Lists(branches, items[name].values[branch]) for name in BRANCH_LISTS[1:]}
+    # A reference model's log-probabilities are sums over all tokens, also those that are cut off.
+    is_cut = pieces.trees.depth < WHOLE
+    found |= {name: np.where(is_cut, np.float32(np.nan), items[name]) for name in REFERENCE_VALUES}
+    place = items["segment_starts"].values[kept + of].astype(np.int64) + skipped
     first = np.flatnonzero(begins_run(of, place - offsets_of(sizes)[:-1]))  # The others continue the one before.
-    run_offsets = np.searchsorted(of[first], np.arange(len(items.kinds) + 1))
-    return pieces, Runs(run_offsets, place[first], np.add.reduceat(sizes, first) if len(first) else sizes)
+    run_offsets = np.searchsorted(of[first], np.arange(len(pieces) + 1))
+    return found, Lists(run_offsets, place[first]), np.add.reduceat(sizes, first) if len(first) else sizes

@@ -20,12 +20,12 @@ from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import fingerprint
-from packer_cli.format.schema import token_type
+from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import WORK, PartFile, PartInfo
 from packer_cli.tokens.rejects import RejectsWriter
-from packer_cli.tokens.writer import LateColumnsError, PartColumns, PartWriter
+from packer_cli.tokens.writer import LateColumnsError, PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
@@ -136,7 +136,7 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
         # The workers share the cores already.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     encoder = _encoder(task)
-    columns = PartColumns()
+    columns = RowColumns()
     while True:
         try:
             part = _write_part(task, encoder, sink, columns)
@@ -224,7 +224,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     return alpaca
 
 
-def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColumns) -> PartInfo:
+def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumns) -> PartInfo:
     from packer_cli.tokens.encode.items import EQUAL, num_equal_pairs
     from packer_cli.tokens.slices import count_by_slice, read_slices
     from packer_cli.tokens.without_loss import drop_without_loss
@@ -243,7 +243,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: PartColum
             encoded, without_loss = drop_without_loss(batch, encoder.unused)
             samples, items, is_open = encoded.samples, encoded.items, encoded.is_open
             lines = samples.lines
-            if items is not None and len(lines):
+            if len(lines):
                 lines = lines[items.offsets[:-1]]
                 is_open = np.logical_or.reduceat(is_open, items.offsets[:-1])
                 encoder.unused[EQUAL] += num_equal_pairs(samples, items)

@@ -21,9 +21,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
+from packer_cli.format.arrays import Columns
 from packer_cli.format.ipc import BLOCK_BYTES, find_blocks, first_buffers, footer_size, read_block, read_metadata
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, find_wrong_row
-from packer_cli.format.schema import part_schema
+from packer_cli.format.ragged import Lists
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, damaged_part
 
@@ -37,9 +38,9 @@ _BUFFERS = {
     "loss_stops": (STOPS, 3, np.int32),
     "loss_weights": (WEIGHTS, 3, np.float32),
     "num_loss_tokens": ("num_loss_tokens", 1, np.int32),
-    "lines": ("line", 1, np.int64),
+    "line": ("line", 1, np.int64),
 }
-"""For each attribute of `PartBatch`: its column, its buffer there, and its type (None: that of the ids).
+"""By name: the column that a buffer is of, its number there, and its type (None: that of the ids).
 
 Not every part has weights."""
 
@@ -73,14 +74,14 @@ class RangedParts:
         self._folder = folder
         self._parts = parts
         self._token = np.dtype(str(token))
-        self._schemas = {has: part_schema(token, is_weighted=has) for has in (False, True)}
-        self._buffers = {has: _buffers(schema) for has, schema in self._schemas.items()}
+        self._schemas = {part.columns: part.columns.part(token) for part in parts}
+        self._buffers = {columns: _buffers(schema) for columns, schema in self._schemas.items()}
         self.batches = self._find_batches()
         self._part = np.array([batch.part for batch in self.batches], dtype=np.int64)
         self._first_token = np.array([batch.places["input_ids"] for batch in self.batches], dtype=np.int64)
 
     def columns(self, name: str, numbers: Sequence[int]) -> list[NDArray[Any]]:
-        """An attribute of `PartBatch`, such as `offsets`, of the record batches with these numbers.
+        """Read a buffer, such as `offsets`, of the record batches with these numbers.
 
         Raises:
             FormatError: it is damaged.
@@ -99,28 +100,26 @@ class RangedParts:
             self._check_totals(batches, [int(values[-1]) for values in found], "num_tokens")
         return found
 
-    def spans(self, numbers: Sequence[int], offsets: Sequence[NDArray[Any]]) -> list[list[Any]]:
-        """`span_offsets`, `loss_starts`, `loss_stops` and, of a store that has any, `loss_weights` of record batches.
+    def rows(self, numbers: Sequence[int]) -> list[Columns]:
+        """Read where the tokens of record batches are, without their ids, and the loss spans of these.
 
-        They are checked as those of a whole part. The weights of a part without are none.
-
-        Args:
-            offsets: of the same.
+        They are checked as those of a whole part.
         """
-        batches = [self.batches[number] for number in numbers]
-        span_offsets = self.columns("span_offsets", numbers)
+        batches, none = [self.batches[number] for number in numbers], np.zeros(0, dtype=self._token)
+        found: list[Columns] = []
+        offsets, span_offsets = (self.columns(name, numbers) for name in ("offsets", "span_offsets"))
         counts = [int(values[-1]) for values in span_offsets]
         starts, stops = (self._read(name, batches, counts) for name in ("loss_starts", "loss_stops"))
-        weights: list[Any] = [None] * len(batches)
         weighted = [i for i, batch in enumerate(batches) if "loss_weights" in batch.places]
-        of_weighted = [batches[i] for i in weighted], [counts[i] for i in weighted]
-        for i, values in zip(weighted, self._read("loss_weights", *of_weighted), strict=True):
-            weights[i] = values
+        read = self._read("loss_weights", [batches[i] for i in weighted], [counts[i] for i in weighted])
+        weights = dict(zip(weighted, read, strict=True))
         for i, batch in enumerate(batches):
-            if find_wrong_row(starts[i], stops[i], span_offsets[i], offsets[i], weights=weights[i]) is not None:
+            if find_wrong_row(starts[i], stops[i], span_offsets[i], offsets[i], weights=weights.get(i)) is not None:
                 raise self._damaged(batch.part, "its loss spans are wrong")
-        found: list[list[Any]] = [span_offsets, starts, stops]
-        return [*found, weights] if any(part.loss_weight is not None for part in self._parts) else found
+            of_spans = {STARTS: starts[i], STOPS: stops[i]} | ({WEIGHTS: weights[i]} if i in weights else {})
+            lists = {name: Lists(span_offsets[i], values) for name, values in of_spans.items()}
+            found.append({"input_ids": Lists(offsets[i], none), **lists})
+        return found
 
     def tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
@@ -154,7 +153,7 @@ class RangedParts:
         batches = []
         for (part, offset, size, _), data in zip(blocks, metadata, strict=True):
             with self._naming(part):
-                buffers = self._buffers[self._parts[part].loss_weight is not None]
+                buffers = self._buffers[self._parts[part].columns]
                 num_rows, *starts = read_metadata(memoryview(data), 0, [*buffers.values()])
                 places = [offset + size + start for start in starts]
                 if num_rows < 0 or not 0 <= min(places) <= max(places) <= self._parts[part].num_bytes:
@@ -177,7 +176,7 @@ class RangedParts:
         found = []
         for number, tail in enumerate(tails):
             with self._naming(number):
-                schema = self._schemas[self._parts[number].loss_weight is not None]
+                schema = self._schemas[self._parts[number].columns]
                 if pa.ipc.open_file(pa.py_buffer(tail)).schema != schema:
                     raise ValueError("it has other columns")
                 first, count = find_blocks(tail)

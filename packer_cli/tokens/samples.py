@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from packer_cli.config import PlannedConfig
 from packer_cli.config.validation import bound_of, format_bound
 from packer_cli.errors import RunError
+from packer_cli.format.trees import Trees
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.cut import cut_samples
-from packer_cli.plan.core.sample_cut import Cut, SizeRule
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.samples import Cut, Samples, SizeRule
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_items, hash_rows
 from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.item_store import ItemStore
 from packer_cli.tokens.store import TokenStore
 
 
@@ -32,9 +32,13 @@ class StoreSamples:
     @cached_property
     def all(self) -> Samples:
         """All samples."""
-        weights = tuple(source.share for source in self.store.index.sources)
-        store = self.store
-        return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights, trees=store.trees())
+        store, weights = self.store, tuple(source.share for source in self.store.index.sources)
+        samples = Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
+        if not isinstance(store, ItemStore):
+            return samples
+        from packer_cli.plan.core.item_cut import ItemSamples  # Flat samples need not wait for kernels of items.
+
+        return ItemSamples(**vars(samples), trees=store.trees())
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
@@ -48,12 +52,12 @@ class StoreSamples:
         hashes = np.empty(len(self.store), dtype=np.uint64)
         first = 0
         for batch in self.store.whole_batches():
-            own = hashes[first : first + batch.num_rows]
-            if batch.items is None:
-                hash_rows(batch.input_ids, batch.offsets, own)
+            own = hashes[first : first + len(batch["line"])]
+            if "item_kind" in batch:
+                hash_items(*(batch[name] for name in ("input_ids", *Trees._fields)), own)
             else:
-                hash_items(batch.input_ids, batch.offsets, batch.items, own)
-            first += batch.num_rows
+                hash_rows(batch["input_ids"].values, batch["input_ids"].offsets, own)
+            first += len(own)
         return hashes
 
     def of(self, config: PlannedConfig) -> Samples:
@@ -68,14 +72,14 @@ class StoreSamples:
         assert bound is not None
         is_aside = self.hashes < np.uint64(bound)
         if not config.is_validation:
-            return Samples(**{**vars(self.all), "among": ids_of(~is_aside)})
-        return Samples(**{**vars(self.all), "weights": (), "among": ids_of(is_aside)})
+            return replace(self.all, among=ids_of(~is_aside))
+        return replace(self.all, weights=(), among=ids_of(is_aside))
 
     def cut(self, config: PlannedConfig, rule: SizeRule) -> Cut:
         """Cut the samples of a plan by its rule; a cut is made once for everything that decides it."""
         key = (config.validation, config.is_validation, rule, config.seed)
         if key not in self._cuts:
-            self._cuts[key] = cut_samples(self.of(config), rule, config.seed)
+            self._cuts[key] = self.of(config).cut(rule, config.seed)
         return self._cuts[key]
 
     def records_of(self, config: PlannedConfig) -> StoreIndex:

@@ -34,9 +34,6 @@ def drop_without_loss(batch: EncodedBatch, unused: Counter[str]) -> tuple[Encode
     has_loss, items = _has_loss(batch.samples), batch.items
     if has_loss.all():
         return batch, []
-    if items is None:
-        rejects = [Reject(line, REASON) for line in batch.samples.lines[~has_loss].tolist()]
-        return _take(batch, has_loss), rejects
     first = items.offsets[:-1]
     num = np.diff(items.offsets)
     num_left = np.add.reduceat(has_loss, first, dtype=np.int64)
@@ -54,11 +51,8 @@ def drop_without_loss(batch: EncodedBatch, unused: Counter[str]) -> tuple[Encode
             role = int(items.roles[begin + has_loss[begin:end].argmin()])
             why = f"{branch_name(PAIR, role)}: it has no loss tokens, so the pair is left out"
         rejects.append(Reject(int(batch.samples.lines[begin]), why))
-    return replace(_take(batch, kept), items=left), rejects
-
-
-def _take(batch: EncodedBatch, kept: NDArray[np.bool_]) -> EncodedBatch:
-    return replace(batch, samples=take_samples(batch.samples, np.flatnonzero(kept)), is_open=batch.is_open[kept])
+    samples = take_samples(batch.samples, np.flatnonzero(kept))
+    return replace(batch, samples=samples, is_open=batch.is_open[kept], items=left), rejects
 
 
 def _has_loss(samples: TokenBatch) -> NDArray[np.bool_]:

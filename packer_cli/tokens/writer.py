@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,29 +13,20 @@ from packer_cli.corpus.types import TokenBatch
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import Lists, to_arrow, to_lists
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, mask_to_spans
-from packer_cli.format.schema import part_schema
-from packer_cli.format.trees import KINDS
+from packer_cli.format.schema import RowColumns
+from packer_cli.format.trees import KINDS, SAMPLE
+from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.index import PartItems
-from packer_cli.tokens.item_columns import item_columns, items_of_samples, join_items
+from packer_cli.tokens.item_columns import item_columns, join_items
 from packer_cli.tokens.slices import lines_of
 
-if TYPE_CHECKING:
-    from packer_cli.tokens.encode.rows import Items
-
 _TOKENS_PER_BATCH = 2**22
-
-
-class PartColumns(NamedTuple):
-    """What a part has besides what every part has."""
-
-    is_weighted: bool = False
-    has_trees: bool = False
 
 
 class LateColumnsError(Exception):
     """Weights or trees came after record batches without them were written: begin the part again, with `columns`."""
 
-    def __init__(self, columns: PartColumns) -> None:
+    def __init__(self, columns: RowColumns) -> None:
         super().__init__(columns)
         self.columns = columns
 
@@ -51,15 +41,15 @@ class PartWriter:
     """
 
     def __init__(
-        self, file: HashingFile, token: pa.DataType, columns: PartColumns | None = None, *, share_prefixes: bool = True
+        self, file: HashingFile, token: pa.DataType, columns: RowColumns | None = None, *, share_prefixes: bool = True
     ) -> None:
         self._token_type = token
         self._token = np.dtype(str(token))
         self._file = file
-        self._columns = columns or PartColumns()
+        self._columns = columns or RowColumns()
         self._shares = share_prefixes
         self._writer: pa.RecordBatchWriter | None = None
-        self._waiting: list[tuple[TokenBatch, Items | None]] = []
+        self._waiting: list[tuple[TokenBatch, Items]] = []
         self._num_waiting = 0
         self._kinds = np.zeros(len(KINDS), dtype=np.int64)
         self._num_branches = self._num_flat_tokens = 0
@@ -72,7 +62,7 @@ class PartWriter:
     @property
     def items(self) -> PartItems | None:
         """Those of a part with trees."""
-        if not self._columns.has_trees:
+        if not self._columns.of_items:
             return None
         kinds = {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
         return PartItems(kinds=kinds, num_branches=self._num_branches, num_flat_tokens=self._num_flat_tokens)
@@ -83,14 +73,13 @@ class PartWriter:
         Small batches are gathered into record batches of a few million tokens.
 
         Args:
-            items: which of them belong together; their lines rise.
+            items: which of them belong together; None: each is an item.
 
         Raises:
             LateColumnsError: see there.
         """
-        assert items is None or (samples.lines[1:] >= samples.lines[:-1]).all()
         own = samples._replace(input_ids=samples.input_ids.astype(self._token, copy=False))
-        self._waiting.append((own, items))
+        self._waiting.append((own, items or Items.of_samples(len(samples.lines))))
         self._num_waiting += len(samples.input_ids)
         if self._num_waiting >= _TOKENS_PER_BATCH:
             self._flush()
@@ -98,17 +87,15 @@ class PartWriter:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        samples = join_samples([samples for samples, _ in self._waiting])
-        items = join_items(self._waiting)
+        batches, of_each = zip(*self._waiting, strict=True)
+        samples, items = join_samples(batches), join_items(of_each)
         self._waiting, self._num_waiting = [], 0
         starts, stops, num_spans, weights = _loss_spans(samples)
-        writer, schema = self._open(PartColumns(bool((weights != 1).any()), items is not None))
-        if items is None and self._columns.has_trees:
-            items = items_of_samples(len(samples.lines))
+        writer, schema = self._open(RowColumns(bool((weights != 1).any()), bool((items.kinds != SAMPLE).any())))
         span_ends = np.concatenate([[0], np.cumsum(num_spans)])
         columns: dict[str, pa.Array] = {}
         ids, lines = Lists(samples.offsets, samples.input_ids), samples.lines
-        if items is not None:
+        if self._columns.of_items:
             ids, columns = item_columns(ids, items, num_spans, share_prefixes=self._shares)
             span_ends, lines = span_ends[items.offsets], lines[items.offsets[:-1]]
             self._kinds += np.bincount(items.kinds, minlength=len(KINDS))
@@ -132,13 +119,13 @@ class PartWriter:
             sums = (stops - starts) * weights.astype(np.float64)
             self.loss_weight = (self.loss_weight or 0.0) + float(sums.sum())
 
-    def _open(self, needed: PartColumns) -> tuple[pa.RecordBatchWriter, pa.Schema]:
+    def _open(self, needed: RowColumns) -> tuple[pa.RecordBatchWriter, pa.Schema]:
         """What writes record batches, which all have the same columns."""
-        columns = PartColumns(*map(or_, self._columns, needed))
+        columns = RowColumns(*map(or_, self._columns, needed))
         if self._writer is not None and columns != self._columns:
             raise LateColumnsError(columns)
         self._columns = columns
-        schema = part_schema(self._token_type, **columns._asdict())
+        schema = columns.part(self._token_type)
         if self._writer is None:
             self._writer = pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), schema)
         return self._writer, schema
@@ -146,7 +133,7 @@ class PartWriter:
     def close(self) -> None:
         """Write the remaining samples and the footer."""
         self._flush()
-        self._open(PartColumns())[0].close()
+        self._open(RowColumns())[0].close()
 
 
 def _loss_spans(

@@ -14,7 +14,7 @@ from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
-from packer_cli.plan.core.types import PieceLoss, Plan
+from packer_cli.plan.core.types import ItemPieces, PieceLoss, Plan
 from packer_cli.remote.names import path_from, paths_below
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.shards.manifest import read_manifest
@@ -33,6 +33,7 @@ from packer_cli.shards.repair import (
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.shards.write import PlannedPacks
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.checks import check_epoch, check_shard, prove_pieces, prove_schedules
@@ -191,7 +192,7 @@ class Verifier:
                 return None
             found = self._check_store(store, index) if self._checks_store else {}
             if not found:
-                opened = TokenStore(store, index)
+                opened = open_store(store, index)
                 if not self._fast:
                     opened.fetch_parts()
                 return opened
@@ -258,10 +259,9 @@ class Verifier:
         self.report.add(found, self._write_all)
         pieces = packs.plan.pieces
         self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.path not in found)
-        self.report.checked["samples"] = len(pieces)
-        if (trees := pieces.trees) is not None:
+        self.report.checked["samples"] = int(pieces.num_samples(packs.plan.packs).sum())
+        if isinstance(pieces, ItemPieces):
             self.report.checked["items"] = len(pieces)
-            self.report.checked["samples"] = int((trees.stop_branch - trees.first_branch).sum(dtype="int64"))
         if packs.store is not None:
             self.report.checked["tokens"] = int(pieces.length.sum(dtype="int64"))
 

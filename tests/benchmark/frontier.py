@@ -19,7 +19,7 @@ from packer_cli.plan.core.metrics import least_works, measure
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.randomness import measure_randomness
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.item_store import open_store
 from tests.benchmark.plan import mix128k, short4k
 from tests.benchmark.report import seconds, table
 from tests.benchmark.rival import corpora
@@ -87,7 +87,7 @@ def shared_lengths() -> tuple[np.ndarray, np.ndarray]:
     )
     with tempfile.TemporaryDirectory() as folder, make_engine(2) as engine:
         run_tokenize(config, Path(folder) / "out", engine)
-        store = TokenStore.open(Path(folder) / "out" / "tokens")
+        store = open_store(Path(folder) / "out" / "tokens")
         return store.lengths().copy(), store.sources()
 
 

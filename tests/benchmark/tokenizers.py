@@ -21,7 +21,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.files import temporary_file
 from packer_cli.tokens import part
 from packer_cli.tokens.encode.masks import Backends
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.item_store import open_store
 from tests.benchmark.measure import ROOT, folder_bytes
 from tests.benchmark.pack import corpora
 from tests.benchmark.report import spread, table, versions
@@ -190,7 +190,7 @@ def stage(tokenizer: Path, folder: Path, data: Path, rule: str, template: str | 
     def run_stage() -> None:
         with LocalEngine(1) as engine:
             tokenize_corpus(config, output, engine)
-        assert len(TokenStore.open(output / "tokens"))
+        assert len(open_store(output / "tokens"))
 
     return run_stage
 

@@ -303,4 +303,4 @@ def test_naive_packing_of_trees_is_at_its_best_too(models, tmp_path):
     )  # fmt: skip
     naive = next(row for row in result.rows if row.name == "naive")
     assert {each.request.groups[-1].sp_size for each in naive.spec.candidates} >= {1, 2, 4, 8}
-    assert all(each.has_trees for each in naive.spec.candidates)
+    assert all(each.request.limits for each in naive.spec.candidates)

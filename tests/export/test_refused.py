@@ -71,8 +71,9 @@ def test_no_format_takes_trees(packed, tmp_path, name):
     write_manifest(source / "hbpack.json", manifest | {"counts": manifest["counts"] | {"items": {}}})
     done = export(source, name, tmp_path / "dir")
     message = (
-        f"error: {str(source)!r} has preference pairs or shared prefixes, which exports have no place for: train on "
-        'it with PackedDataset(..., format="tree"), or pack data without pairs and groups, and with --turns whole\n'
+        f"error: {str(source)!r} has preference pairs, groups or turns, which share prefixes, and exports have no "
+        'place for these: train on it with PackedDataset(..., format="tree"), or pack data without pairs and groups, '
+        "and with --turns whole\n"
     )
     assert (done.code, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "dir").exists()

@@ -51,8 +51,8 @@ def message(trees: PackedSet, **options: Any) -> str:
 @pytest.mark.parametrize("format", FLAT_FORMATS)
 def test_other_formats_do_not(trees: PackedSet, format: str) -> None:
     assert message(trees, format=format) == (
-        f" has items whose samples share prefixes, which format {format!r} would read as one sample: choose format "
-        "'tree', 'tree-flex' or, for preference pairs, 'pairs'"
+        f" has preference pairs, groups or turns, which share prefixes, and format {format!r} has no place for these: "
+        "choose format 'tree', 'tree-flex' or, for preference pairs, 'pairs'"
     )
 
 

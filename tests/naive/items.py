@@ -27,12 +27,19 @@ def items_of(trees: ItemTrees) -> list[Item]:
     for i, kind in enumerate(trees.kinds.tolist()):
         segments = slice(*trees.segment_offsets[i : i + 2].tolist())
         branches = slice(*trees.branch_offsets[i : i + 2].tolist())
-        of_segments = zip(
-            trees.segment_lengths[segments].tolist(), trees.segment_parents[segments].tolist(), strict=True
-        )
+        stops, parents = trees.segment_ends[segments].tolist(), trees.segment_parents[segments].tolist()
+        lengths = [stop - (stops[parent] if parent >= 0 else 0) for stop, parent in zip(stops, parents, strict=True)]
         ends, first = trees.branch_segments[branches].tolist(), trees.first_loss[branches].tolist()
-        found.append(Item(kind, list(of_segments), ends, first))
+        found.append(Item(kind, [*zip(lengths, parents, strict=True)], ends, first))
     return found
+
+
+def ends_of(item: Item) -> list[int]:
+    """Where each segment ends in its branches."""
+    ends: list[int] = []
+    for length, parent in item.segments:
+        ends.append(length + (ends[parent] if parent >= 0 else 0))
+    return ends
 
 
 def path_of(item: Item, branch: int) -> list[tuple[int, int]]:

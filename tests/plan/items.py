@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
-from tests.naive.items import Item
+from packer_cli.plan.core.item_cut import ItemSamples
+from packer_cli.plan.core.items import whole_items
+from tests.naive.items import Item, ends_of
 
 NONE = 2**31 - 1
 """Percent of path tokens that no row exceeds."""
@@ -25,12 +27,17 @@ def item_trees(items):
     return ItemTrees(
         kinds=np.array([item.kind for item in items], dtype=np.int8),
         segment_offsets=ends([len(item.segments) for item in items]),
-        segment_lengths=joined([[length for length, _ in item.segments] for item in items]),
+        segment_ends=joined([ends_of(item) for item in items]),
         segment_parents=joined([[parent for _, parent in item.segments] for item in items]),
         branch_offsets=ends([len(item.ends) for item in items]),
         branch_segments=joined([item.ends for item in items]),
         first_loss=joined([item.first_loss for item in items]),
     )
+
+
+def samples_of(trees, among=None):
+    """The samples of a plan of these items."""
+    return ItemSamples(lengths=whole_items(trees).length, trees=trees, among=among)
 
 
 NODES = st.recursive(

@@ -13,8 +13,8 @@ from packer_cli.plan.core import pieces as pieces_module
 from packer_cli.plan.core import samples as samples_module
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.mixture import weighted_samples
 from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.core.samples import weighted_samples
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.kernels.balance import parse_balance

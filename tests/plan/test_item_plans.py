@@ -10,29 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.resolve import resolve
+from packer_cli.config.resolve import options_for, resolve
 from packer_cli.errors import ConfigError, PlanError, RunError
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.cut import pieces_to_plan
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.items import whole_items
 from packer_cli.plan.core.metrics import least_works, measure, slot_contents
-from packer_cli.plan.core.sample_cut import SizeRule
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.samples import SizeRule, pieces_to_plan
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.notes import row_notes
 from tests.naive import items as naive
-from tests.plan.items import NONE, item_trees, items, long_pairs, thinking_turns
+from tests.plan.items import NONE, item_trees, items, long_pairs, samples_of, thinking_turns
 from tests.requests import request
 
 
 def planned(trees, *, overflow="split", **options):
     """(plan, request) of items."""
     config = validate(PlanConfig, {"gpus": 8, "overflow": overflow, **options})
-    asked = resolve(config, has_trees=True).request
-    samples = Samples(lengths=whole_items(trees).length, trees=trees)
+    asked = resolve(config.for_items()).request
+    samples = samples_of(trees)
     pieces = pieces_to_plan(samples, SizeRule(asked.groups[-1].capacity, overflow, asked.limits), asked.seed)
     return build_plan(pieces, asked), asked
 
@@ -48,7 +45,7 @@ def planned(trees, *, overflow="split", **options):
 )
 def test_every_plan_of_items_passes_the_checker(some, percent, balance, fill, linear, num_gpus, packing):
     trees = item_trees(some)
-    samples = Samples(lengths=whole_items(trees).length, trees=trees)
+    samples = samples_of(trees)
     asked = request(
         [Group(capacity=30), Group(capacity=80)], num_gpus, packing,
         balance=parse_balance(balance), fill=fill, linear=linear, limits=(100, percent),
@@ -143,10 +140,10 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
         options = {**options, "model": "examples/sample/model", "gpu": "h100"}
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
     with pytest.raises(ConfigError) as raised:
-        resolve(config, has_trees=True)
+        resolve(config.for_items())
     expected = f"{option} does not work with preference pairs, groups or --turns branch: {why}"
     assert str(raised.value).startswith(expected)
-    assert resolve(config, has_trees=None).config == resolve(config).config
+    assert resolve(options_for(config, None)).config == resolve(config).config
 
 
 @pytest.mark.parametrize(
@@ -161,10 +158,10 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
 )
 def test_the_default_packing_of_trees_is_another(options, flat, trees):
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
-    found = [resolve(config, has_trees=has_trees) for has_trees in (False, True)]
+    found = [resolve(options_for(config, unit)) for unit in ("sample", "item")]
     assert [each.config.packing for each in found] == [each.request.algorithm.name for each in found] == [flat, trees]
     given = found[1].config.with_others()  # What is another plan's default is given for it, too.
-    assert resolve(given, has_trees=True).config.decisions() == found[1].config.decisions()
+    assert resolve(given).config.decisions() == found[1].config.decisions()
     assert given.with_others(strategy="naive").packing == {"longalign-packing": "isf"}.get(
         found[1].config.strategy, trees
     )
@@ -173,12 +170,12 @@ def test_the_default_packing_of_trees_is_another(options, flat, trees):
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, "max_path_tokens": "4x"})
     with pytest.raises(ConfigError, match=r"^--max-path-tokens 4x has no effect: no samples of this set share"):
-        resolve(config, has_trees=False)
-    kept = resolve(config, has_trees=True)
+        options_for(config, "sample")
+    kept = resolve(config)
     assert kept.config.decisions()["max_path_tokens"] == "4x"
     flat = validate(PlanConfig, {"groups": "8k:1", "gpus": 4})
-    assert resolve(flat, has_trees=False).config.decisions()["max_path_tokens"] is None
-    assert resolve(flat, has_trees=True).config.decisions()["max_path_tokens"] == "2x"
+    assert resolve(options_for(flat, "sample")).config.decisions()["max_path_tokens"] is None
+    assert resolve(options_for(flat, "item")).config.decisions()["max_path_tokens"] == "2x"
 
 
 @pytest.mark.parametrize("value", ["0.5x", "2", "x", "infx", "-1x", "1e9x"])

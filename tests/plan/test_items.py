@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError, RunError
 from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
-from packer_cli.plan.core.cut import cut_samples, pieces_to_plan
 from packer_cli.plan.core.items import piece_branches, select_items, whole_items
-from packer_cli.plan.core.sample_cut import SizeRule
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.samples import SizeRule, pieces_to_plan
 from packer_cli.plan.notes import overflow_notes, reasons_lost
 from tests.naive import items as naive
-from tests.plan.items import NONE, item_trees, items, thinking_turns
+from tests.plan.items import NONE, item_trees, items, samples_of, thinking_turns
 
 PERCENTS = st.sampled_from([NONE, 100, 150, 200])
 
@@ -41,7 +39,7 @@ def turns(*lengths):
 def cut_by(trees, rule, chosen=None):
     """The cut of items, each once or as often as a rising list says."""
     among = None if chosen is None else np.array(chosen, dtype=np.int32)
-    return cut_samples(Samples(lengths=whole_items(trees).length, trees=trees, among=among), rule, 0)
+    return samples_of(trees, among).cut(rule, 0)
 
 
 SAMPLE_OF_9 = naive.Item(SAMPLE, [(9, -1)], [0], [2])
@@ -64,7 +62,7 @@ def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
         row = Trees(np.concatenate([[0], np.cumsum(lengths)]), np.array(parents), np.array(item.ends))
         assert (row.attention_work(), row.num_path_tokens()) == (whole.attention[k], whole.trees.path_tokens[k])
         alone = select_items(trees, np.array([k]))
-        assert piece_branches(alone, whole_items(alone)).ends.tolist() == row.branch_lengths().tolist()
+        assert piece_branches(alone, whole_items(alone))[2].tolist() == row.branch_lengths().tolist()
 
 
 @given(
@@ -200,7 +198,7 @@ def test_an_item_over_the_capacity_by_its_loss_tokens_says_so():
 
 def test_error_says_how_long_the_longest_is():
     trees = item_trees([pair(10, 5, 7)])
-    samples = Samples(lengths=whole_items(trees).length, trees=trees)
+    samples = samples_of(trees)
     with pytest.raises(RunError, match=r"^the longest item takes 22 tokens, over the largest group's 21; choose"):
         pieces_to_plan(samples, SizeRule(21, "error", (100, NONE)), 0)
     with pytest.raises(RunError, match=r"^the longest item takes 32 tokens"):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.mixture import weighted_samples
 from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.core.sample_cut import kept_samples
-from packer_cli.plan.core.samples import weighted_samples
+from packer_cli.plan.core.samples import kept_samples
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.packing import REGISTRY
 from tests import naive

@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.errors import FormatError
+from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, StoreIndex, read_index, write_index
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.ranges import join_spans
-from packer_cli.tokens.store import TokenStore
 from tests.cli_runner import Done
 from tests.remote.conftest import tree, upload
 from tests.s3_server import S3Server
@@ -68,7 +69,7 @@ def test_ranges_of_a_store_are_those_of_the_whole_one(
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
     near = make_store(folder, parts)
-    far = TokenStore.open(far_copy(folder))
+    far = open_store(far_copy(folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HBPACK_CACHE", str(folder / "cache"))
         far.fetch_parts(np.array([np.inf if whole else 0 for whole in is_whole[: len(parts)]]))
@@ -80,15 +81,13 @@ def test_ranges_of_a_store_are_those_of_the_whole_one(
     sample = np.array(data.draw(st.lists(st.integers(0, len(near) - 1), min_size=1, max_size=9)))
     start = np.array([data.draw(st.integers(0, size - 1)) for size in near.lengths()[sample].tolist()])
     length = (near.lengths()[sample] - start).astype(np.int32)
-    for ours, theirs in zip(far.gather(sample, start, length), near.gather(sample, start, length), strict=True):
-        if theirs is None:
-            assert ours is None  # Weights, which few stores have.
-        else:
-            assert (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist())
-    assert (
-        far.loss_of(sample, start, length, is_weighted=False).tolist()
-        == near.loss_of(sample, start, length, is_weighted=False).tolist()
-    )
+    pieces, offsets = Pieces(samples=sample, start=start, length=length), np.arange(len(sample) + 1)
+    ours, theirs = far.gather(pieces, offsets), near.gather(pieces, offsets)
+    assert ours.keys() == theirs.keys()
+    for name, column in ours.items():
+        for found, expected in zip(column, theirs[name], strict=True):
+            assert (found.dtype, found.tolist()) == (expected.dtype, expected.tolist())
+    assert far.loss_of(pieces, is_weighted=False).tolist() == near.loss_of(pieces, is_weighted=False).tolist()
     rising = np.unique(sample)
     assert [*far.locate(rising)] == [*near.locate(rising)]
 
@@ -144,9 +143,10 @@ def test_damage_of_what_is_read_is_named(tmp_path: Path, change: Any, why: str) 
     folder = with_part(tmp_path, change)
 
     def read_all() -> None:
-        store = TokenStore.open(folder)
+        store = open_store(folder)
         store.lengths(), store.num_loss_tokens()
-        store.loss_of(np.array([0]), np.array([0]), np.array([2], dtype=np.int32), is_weighted=False)
+        sample, start, length = (np.array([number], dtype=np.int32) for number in (0, 0, 2))
+        store.loss_of(Pieces(samples=sample, start=start, length=length), is_weighted=False)
 
     with pytest.raises(FormatError) as error:
         read_all()

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.remote.path import RemotePath
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.item_store import open_store
 from tests.cli_runner import HBPACK
 from tests.s3_server import s3_server
 
@@ -103,7 +103,7 @@ def expected(version: Version) -> Counter[tuple[int, int, int]]:
 
 
 def read(out: Path) -> Counter[tuple[int, int, int]]:
-    store = TokenStore.open(out / "tokens")
+    store = open_store(out / "tokens")
     found: Counter[tuple[int, int, int]] = Counter()
     for part in store.index.parts:
         with pa.memory_map(str(out / "tokens" / part.path)) as source:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.types import TokenBatch
 from packer_cli.files import atomic_file
-from packer_cli.format.schema import ITEM_VALUES, token_type
+from packer_cli.format.schema import ITEM_VALUES, RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.index import PartFile, PartInfo, StoreIndex, StoreSource, write_index
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.store import TokenStore
-from packer_cli.tokens.writer import LateColumnsError, PartColumns, PartWriter
+from packer_cli.tokens.writer import LateColumnsError, PartWriter
 
 
 @dataclass
@@ -66,7 +67,7 @@ def make_item_store(
     infos = []
     for number, batches in enumerate(parts):
         name = f"part-{number:06d}-0000.arrow"
-        columns = PartColumns()
+        columns = RowColumns()
         while True:
             try:
                 with atomic_file(folder / name) as file:
@@ -97,7 +98,7 @@ def make_item_store(
         options=SampleOptions(), library_versions={}, sources=(StoreSource(name="a", weight=1),), parts=tuple(infos),
     )  # fmt: skip
     write_index(folder, index)
-    return TokenStore.open(folder)
+    return open_store(folder)
 
 
 @st.composite

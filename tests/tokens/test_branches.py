@@ -69,7 +69,7 @@ def test_what_a_batch_says_of_its_items(load):
 def test_batches_without_items_say_nothing(load):
     encoder = Encoder(load("bytes", "chatml"), turns="branch")
     batch = encoder.encode(batch_of({"text": "a"}, {"messages": turns("a", "b")}))
-    assert batch.items is None
+    assert batch.items.kinds.tolist() == [SAMPLE, SAMPLE]
     assert len(batch.samples.lines) == 2
 
 
@@ -88,7 +88,7 @@ def test_results_do_not_depend_on_batches(load):
         )
     assert [row for batch in alone for row in rows(batch)] == rows(together)
     assert [reject for batch in alone for reject in batch.rejects] == together.rejects
-    kinds = [SAMPLE if batch.items is None else batch.items.kinds[0] for batch in alone if len(batch.samples.lines)]
+    kinds = [batch.items.kinds[0] for batch in alone if len(batch.samples.lines)]
     assert kinds == together.items.kinds.tolist()
 
 
@@ -141,7 +141,7 @@ def test_weights_of_turns(load):
     assert batch.items.roles.tolist() == [0, 1]
     assert [set(mask) - {0} for _, mask in rows(batch)] == [{1.5}, {6}]
     none = encoder.encode(batch_of({"messages": [{**message, "weight": 0} for message in messages]}))
-    assert none.items is None
+    assert none.items.kinds.tolist() == [SAMPLE]
     assert [any(mask) for _, mask in rows(none)] == [False]
 
 

@@ -17,7 +17,7 @@ from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import InputError
 from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, cut_units, list_units
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.item_store import open_store
 
 MIB = 1 << 20
 
@@ -151,7 +151,7 @@ def test_a_small_file_of_many_slices_is_one_part(tmp_path: Path, repo: Path, for
     assert part.path == "part-000000-0000.arrow"
     assert len(part.files) > 1
     assert {file.path for file in part.files} == {str(path)}
-    store = TokenStore.open(tmp_path / "out" / "tokens")
+    store = open_store(tmp_path / "out" / "tokens")
     assert list(store.locate(np.arange(len(store)))) == [(str(path), i + 1) for i in range(12)]
 
 
@@ -168,7 +168,7 @@ def test_many_files_are_as_one_but_for_their_names(tmp_path: Path, repo: Path) -
     with LocalEngine(1) as engine:
         index = run_tokenize(config, tmp_path / "out", engine)
     assert [len(part.files) for part in index.parts] == [22]
-    store = TokenStore.open(tmp_path / "out" / "tokens")
+    store = open_store(tmp_path / "out" / "tokens")
     assert np.bincount(store.sources()).tolist() == [45, 43, 45]
     one = [(str(tmp_path / "one.jsonl"), i + 1) for i in range(60) if i % 4]
     many = [(str(tmp_path / "a" / f"{i // 3 * 3:02}.jsonl"), i % 3 + 1) for i in range(60) if i % 4 and i // 3 != 10]

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import FormatError
 from packer_cli.format.constants import REFERENCE_VALUES
-from packer_cli.format.schema import ITEM_VALUES, part_schema
+from packer_cli.format.schema import ITEM_VALUES, RowColumns
+from packer_cli.format.shards import row_of
+from packer_cli.format.tree_rows import trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, SAMPLE, TURNS, Trees, find_wrong_tree
-from packer_cli.plan.core.types import PieceTrees
+from packer_cli.plan.core.types import ItemPieces, PieceTrees
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.choices import tokenized
 from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.item_store import ItemStore, open_store
 from packer_cli.tokens.samples import StoreSamples
-from packer_cli.tokens.store import TokenStore
 from tests.naive import content_hash as naive_hash
 from tests.naive import loss_spans as naive_spans
 from tests.naive import prefix_trees as naive
@@ -45,12 +47,13 @@ def kind_of(item):
 
 
 def pieces_of(pieces):
-    """(sample, start, length, trees) of pieces (sample, first branch, stop branch, depth, start, length)."""
+    """The pieces of (sample, first branch, stop branch, depth, start, length) each."""
     sample, first, stop, depth, start, length = (
         np.array([piece[k] for piece in pieces], dtype=np.int32) for k in range(6)
     )
     unused = np.zeros(len(pieces), dtype=np.int64)
-    return sample, start, length, PieceTrees(first, stop, depth, length, unused, unused)
+    trees = PieceTrees(first, stop, depth, length, unused, unused)
+    return ItemPieces(samples=sample, start=start, length=length, trees=trees)
 
 
 @given(parts=stores())
@@ -63,21 +66,20 @@ def test_what_a_plan_sees(tmp_path_factory, parts):
     assert store.lengths().tolist() == [len(tree.input_ids) for tree in trees]
     loss = [sum(np.count_nonzero(mask[1:]) for mask in of_item) for of_item in masks]
     assert store.num_loss_tokens().tolist() == loss
-    has_trees = any(not item.is_plain for item in items)
-    assert store.index.has_trees == has_trees
-    found = store.trees()
-    assert (found is None) == (not has_trees)
-    if found is None:
+    of_items = any(not item.is_plain for item in items)
+    assert (store.index.unit == "item") == isinstance(store, ItemStore) == of_items
+    if not of_items:
         assert all(part["items"] is None for part in json.loads((store.folder / INDEX_NAME).read_text())["parts"])
         return
+    found = store.trees()
     assert found.kinds.tolist() == [kind_of(item) for item in items]
-    lengths = [np.diff(tree.segment_starts).tolist() for tree in trees]
-    assert lists(found.segment_offsets, found.segment_lengths) == lengths
+    as_trees = [Trees(*map(np.array, tree[1:])) for tree in trees]
+    segment_ends = [(each.depths() + each.lengths).tolist() for each in as_trees]
+    assert lists(found.segment_offsets, found.segment_ends) == segment_ends
     assert lists(found.segment_offsets, found.segment_parents) == [tree.segment_parents for tree in trees]
     assert lists(found.branch_offsets, found.branch_segments) == [tree.branch_segments for tree in trees]
     first = [next((k for k, bit in enumerate(mask) if k and bit), WHOLE) for of_item in masks for mask in of_item]
     assert found.first_loss.tolist() == first
-    assert store.branch_offsets().tolist() == found.branch_offsets.tolist()
 
 
 @given(parts=stores())
@@ -119,42 +121,39 @@ def test_pieces_are_cut_branches(tmp_path_factory, parts, data):
     store = make_item_store(tmp_path_factory.mktemp("store"), parts)
     items = [item for part in parts for batch in part for item in batch]
     cut = data.draw(pieces(items))
-    gathered = store.gather_items(*pieces_of(cut))
-    got = gathered.items
-    tokens = spans = 0
-    branch_lists = [lists(got.branch_offsets, each) for each in (got.branch_segments, got.branch_roles, got.rewards)]
+    columns = store.gather(pieces_of(cut), np.arange(len(cut) + 1))  # A row a piece.
+    first_branch = np.cumsum([0, *(len(item.branches) for item in items)])
     for k, (sample, first, stop, depth, start, length) in enumerate(cut):
         item = items[sample]
         own = [(ids[start:][:depth], mask[start:][:depth]) for ids, mask in item.branches[first:stop]]
         if kind_of(item) == SAMPLE:
             own = [(ids[:length], mask[:length]) for ids, mask in own]
-        segments = slice(got.segment_offsets[k], got.segment_offsets[k + 1])
-        starts = np.append(0, np.cumsum(got.segment_lengths[segments]))
-        trees = Trees(starts, got.segment_parents[segments], np.array(branch_lists[0][k]))
-        ids = gathered.input_ids[tokens : tokens + length]
+        row = row_of(columns, k)
+        trees, ids = trees_of(row), row["input_ids"]
         assert find_wrong_tree(trees, length) is None
         paths = trees.paths(trees.branch_segments)
         assert lists(paths.offsets, ids[paths.values]) == [ids for ids, _ in own]
         if kind_of(item) != SAMPLE:
             piece = naive.cut_tree(tree_of(item), first, stop, depth)
-            found = ids, got.segment_lengths[segments], trees.segment_parents, trees.branch_segments
+            found = ids, np.diff(trees.segment_starts), trees.segment_parents, trees.branch_segments
             assert tuple(each.tolist() for each in found) == piece
-        assert branch_lists[1][k] == ([0] if kind_of(item) == SAMPLE else list(range(first, stop)))
+        assert row["branch_roles"].tolist() == ([0] if kind_of(item) == SAMPLE else list(range(first, stop)))
+        assert row["sample_ids"].tolist() == [first_branch[sample] + branch for branch in range(first, stop)]
         rewards = item.rewards[first:stop] or [np.nan] * (stop - first)
-        assert np.array_equal(branch_lists[2][k], rewards, equal_nan=True)
+        assert np.array_equal(row["rewards"], rewards, equal_nan=True)
         for name in ITEM_VALUES:
             is_lost = name in REFERENCE_VALUES and depth < WHOLE  # It was of all tokens.
             wanted = np.nan if is_lost else item.values.get(name, np.nan)
-            assert np.array_equal(getattr(got, name)[k], wanted, equal_nan=True)
-        assert got.kinds[k] == kind_of(item)
-        for branch, (_, mask) in enumerate(own, got.branch_offsets[k]):
-            mine = slice(spans, spans + got.branch_loss_spans[branch])
-            weights = np.ones(mine.stop - mine.start) if gathered.loss_weights is None else gathered.loss_weights[mine]
-            found = gathered.loss_starts[mine].tolist(), gathered.loss_stops[mine].tolist(), weights.tolist()
+            assert np.array_equal(row[name], [wanted], equal_nan=True)
+        assert row["item_kinds"].tolist() == [kind_of(item)]
+        spans = 0
+        for number, (_, mask) in enumerate(own):
+            mine = slice(spans, spans + row["branch_loss_spans"][number])
+            weights = row["loss_weights"][mine] if "loss_weights" in row else np.ones(mine.stop - mine.start)
+            found = row["loss_starts"][mine].tolist(), row["loss_stops"][mine].tolist(), weights.tolist()
             assert found == naive_spans.weighted_spans_of([0, *mask[1:]])
             spans = mine.stop
-        tokens += length
-    assert (tokens, spans) == (len(gathered.input_ids), len(gathered.loss_starts))
+        assert (length, spans) == (len(ids), len(row["loss_starts"]))
     masks = [
         [
             bit
@@ -163,10 +162,9 @@ def test_pieces_are_cut_branches(tmp_path_factory, parts, data):
         ]
         for s, a, b, d, begin, n in cut
     ]
-    sample, start, length, trees = pieces_of(cut)
-    assert store.loss_of(sample, start, length, trees, is_weighted=False).tolist() == [*map(np.count_nonzero, masks)]
+    assert store.loss_of(pieces_of(cut), is_weighted=False).tolist() == [*map(np.count_nonzero, masks)]
     if store.index.is_weighted:
-        assert store.loss_of(sample, start, length, trees, is_weighted=True).tolist() == [*map(sum, masks)]
+        assert store.loss_of(pieces_of(cut), is_weighted=True).tolist() == [*map(sum, masks)]
 
 
 @given(parts=stores())
@@ -184,7 +182,7 @@ def test_a_part_begins_again_where_an_item_comes_late(monkeypatch, tmp_path):
     monkeypatch.setattr("packer_cli.tokens.writer._TOKENS_PER_BATCH", 2)
     store = make_item_store(tmp_path, [[PAIRS[1:], PAIRS[:1], PAIRS[1:]]])
     table = pa.ipc.open_file((tmp_path / "part-000000-0000.arrow").read_bytes()).read_all()
-    assert table.schema == part_schema(pa.uint16(), has_trees=True)
+    assert table.schema == RowColumns(of_items=True).part(pa.uint16())
     assert table["item_kind"].to_pylist() == [SAMPLE, PAIR, SAMPLE]
     assert table["segment_starts"].to_pylist() == [[0, 2], [0, 2, 4, 6], [0, 2]]
     assert table["loss_starts"].to_pylist() == [[1], [3, 3], [1]]
@@ -222,7 +220,7 @@ def test_damage_is_found_when_a_store_is_opened(tmp_path, column, values, why):
         writer.write_table(changed)
     assert path.stat().st_size == size
     with pytest.raises(FormatError) as error:
-        TokenStore.open(tmp_path)
+        open_store(tmp_path)
     why = why or "the tree or the loss spans of the item of line 2 are wrong"
     assert str(error.value) == f"token store part {str(path)!r} is damaged ({why}); tokenize again"
 
@@ -233,14 +231,14 @@ def test_damage_is_found_when_a_store_is_opened(tmp_path, column, values, why):
 def test_pieces_of_another_store_are_refused(tmp_path, piece):
     store = make_item_store(tmp_path, [[PAIRS]])
     with pytest.raises(FormatError) as error:
-        store.gather_items(*pieces_of([piece]))
+        store.gather(pieces_of([piece]), np.array([0, 1]))
     assert str(error.value) == f"token store {str(tmp_path)!r}: an item is not as planned; tokenize again"
 
 
 def test_of_one_branch_turns_are_a_sample_and_a_group_is_a_group(tmp_path):
     branch = [([7, 8], [0, 1])]
     alone, group, rewarded = Item(TURNS, branch), Item(GROUP, branch), Item(GROUP, branch, rewards=[0.5])
-    assert not make_item_store(tmp_path, [[[alone, PAIRS[1]]]]).index.has_trees
+    assert make_item_store(tmp_path, [[[alone, PAIRS[1]]]]).index.unit == "sample"
     kinds = make_item_store(tmp_path, [[[alone, group, rewarded]]]).trees().kinds
     assert kinds.tolist() == [SAMPLE, GROUP, GROUP]
 
@@ -252,12 +250,13 @@ def test_a_remote_store_is_fetched_whole(tmp_path, monkeypatch):
     near = make_item_store(folder, [[PAIRS], [PAIRS[1:]], [PAIRS]])
     url = f"memory://{uuid.uuid4().hex}"
     upload(folder, RemotePath(url))
-    far = TokenStore.open(RemotePath(url))
+    far = open_store(RemotePath(url))
     assert not far.is_remote
     pieces = pieces_of([(0, 1, 2, 3, 0, 3), (2, 0, 1, WHOLE, 0, 2), (3, 0, 2, WHOLE, 0, 6)])
-    (ids, items, *_), (same_ids, same_items, *_) = (store.gather_items(*pieces) for store in (far, near))
-    for ours, theirs in zip([ids, *items], [same_ids, *same_items], strict=True):
-        assert np.array_equal(ours, theirs, equal_nan=ours.dtype == np.float32)
+    (ours, theirs) = (store.gather(pieces, np.array([0, 3])) for store in (far, near))
+    assert ours.keys() == theirs.keys()
+    for name, column in ours.items():
+        np.testing.assert_array_equal(column.values, theirs[name].values, name)
 
 
 def test_what_people_read_of_items(tmp_path):

@@ -18,7 +18,7 @@ def trees_of(items, share_from, dtype=np.uint16):
     branches = join_arrays([np.array(branch, dtype=dtype) for item in items for branch in item])
     input_ids, trees = make_trees(branches, np.cumsum([0, *map(len, items)]), share_from)
     assert input_ids.values.dtype == dtype
-    columns = input_ids, *trees
+    columns = input_ids, *trees.values()
     rows = [[each.values[each.offsets[k] : each.offsets[k + 1]] for each in columns] for k in range(len(items))]
     return [(ids, Trees(*of_item)) for ids, *of_item in rows]
 

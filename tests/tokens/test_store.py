@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from packer_cli.corpus.types import TokenBatch
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
-from packer_cli.format.schema import part_schema, token_type
+from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
+from packer_cli.plan.core.types import Pieces
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
@@ -26,8 +27,8 @@ from packer_cli.tokens.index import (
     read_index,
     write_index,
 )
+from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.slices import LINE_BITS
-from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.writer import PartWriter
 from packer_cli.version import __version__
 from tests.naive import loss_spans as naive
@@ -78,7 +79,7 @@ def make_store(folder, parts, vocab_size=100):
         sources=(StoreSource(name="a", weight=1), StoreSource(name="b", weight=1)), parts=tuple(infos),
     )  # fmt: skip
     write_index(folder, index)
-    return TokenStore.open(folder)
+    return open_store(folder)
 
 
 @st.composite
@@ -109,7 +110,10 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, vocab_size
         pieces.append((sample, start, data.draw(st.integers(1, len(samples[sample][0]) - start))))
     sample, start, length = (np.array([p[i] for p in pieces], dtype=np.int64) for i in range(3))
     length = length.astype(np.int32)
-    ids, starts, stops, weights = store.gather(sample, start, length)
+    whole = Pieces(samples=sample, start=start, length=length)
+    columns = store.gather(whole, np.array([0, len(whole)]))
+    ids, starts, stops = (columns[name].values for name in ("input_ids", "loss_starts", "loss_stops"))
+    weights = columns["loss_weights"].values if "loss_weights" in columns else None
     assert ids.dtype == (np.int32 if vocab_size in (65_537, None) else np.uint16)
     cut = [(samples[s][0][b : b + n], [0, *samples[s][1][b + 1 : b + n]]) for s, b, n in pieces]
     assert ids.tolist() == [token for part, _ in cut for token in part]
@@ -118,11 +122,9 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, vocab_size
     values = [1.0] * len(starts) if weights is None else weights.tolist()
     bits = [bit for _, part in cut for bit in part]
     assert (starts.tolist(), stops.tolist(), values) == naive.weighted_spans_of(bits)
-    assert store.loss_of(sample, start, length, is_weighted=False).tolist() == [
-        np.count_nonzero(part) for _, part in cut
-    ]
+    assert store.loss_of(whole, is_weighted=False).tolist() == [np.count_nonzero(part) for _, part in cut]
     if is_weighted:
-        assert store.loss_of(sample, start, length, is_weighted=True).tolist() == [sum(part) for _, part in cut]
+        assert store.loss_of(whole, is_weighted=True).tolist() == [sum(part) for _, part in cut]
     assert store.sources_of(sample).tolist() == [sum(of_file[s]) % 2 for s in sample]
     line_of = [line for part in parts for batch in part for line in range(1, len(batch) + 1)]
     rising = np.unique(sample)
@@ -141,7 +143,7 @@ def test_parts_on_disk(tmp_path_factory, parts):
             table = pa.ipc.open_file((folder / f"part-{number:06d}-0000.arrow").read_bytes()).read_all()
             rows = [sample for batch in part for sample in batch]
             is_weighted = any(bit not in (0, 1) for _, mask in rows for bit in mask[1:])
-            assert table.schema == part_schema(pa.uint16(), is_weighted=is_weighted)
+            assert table.schema == RowColumns(is_weighted=is_weighted).part(pa.uint16())
             assert table["input_ids"].to_pylist() == [ids for ids, _ in rows]
             spans = [naive.weighted_spans_of([0, *mask[1:]])[: 2 + is_weighted] for _, mask in rows]
             names = ["loss_starts", "loss_stops", "loss_weights"][: 2 + is_weighted]
@@ -182,7 +184,7 @@ def test_damaged_spans_are_found_when_a_store_is_opened(tmp_path, column, row, v
 
     rewrite_part(tmp_path, change)
     with pytest.raises(FormatError) as error:
-        TokenStore.open(tmp_path)
+        open_store(tmp_path)
     assert str(error.value) == (
         f"token store part {str(tmp_path / 'part-000000-0000.arrow')!r} is damaged (the loss spans of the sample of "
         "line 2 are wrong); tokenize again"
@@ -223,7 +225,7 @@ def test_damage_is_named(tmp_path, change, why):
     make_store(tmp_path, [[[([1, 2], [0, 0.5]), ([1, 2], [0, 0])]]])
     change(tmp_path)
     with pytest.raises(FormatError) as error:
-        TokenStore.open(tmp_path)
+        open_store(tmp_path)
     (part,) = read_index(tmp_path).parts
     found = re.sub(r"has \d+ bytes", "has N bytes", str(error.value))
     assert found == f"token store part {str(tmp_path / part.path)!r} is damaged ({why}); tokenize again"
@@ -234,7 +236,7 @@ def test_a_store_of_another_version(tmp_path):
     path = tmp_path / INDEX_NAME
     path.write_bytes(path.read_bytes().replace(f'"format_version": {STORE_VERSION}'.encode(), b'"format_version": 2'))
     with pytest.raises(VersionError) as error:
-        TokenStore.open(tmp_path)
+        open_store(tmp_path)
     assert str(error.value) == (
         f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens "
         f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
@@ -243,12 +245,14 @@ def test_a_store_of_another_version(tmp_path):
 
 def test_a_folder_without_a_store(tmp_path):
     with pytest.raises(InputError) as error:
-        TokenStore.open(tmp_path)
+        open_store(tmp_path)
     assert str(error.value) == f"{str(tmp_path)!r} holds no token store (no tokens.json); run hbpack tokenize"
 
 
 def test_a_piece_that_reaches_past_its_sample_is_refused(tmp_path):
     store = make_store(tmp_path, [[[([1, 2], [0, 1]), ([3], [1])]]])
+    sample, start, length = (np.array([number], dtype=np.int32) for number in (0, 1, 2))
+    piece = Pieces(samples=sample, start=start, length=length)
     with pytest.raises(FormatError) as error:
-        store.gather(np.array([0]), np.array([1]), np.array([2], dtype=np.int32))
+        store.gather(piece, np.array([0, 1]))
     assert str(error.value) == f"token store {str(tmp_path)!r}: a sample is shorter than planned; tokenize again"

@@ -107,7 +107,7 @@ def test_weights_that_come_late_begin_a_part_again(monkeypatch, tmp_path):
     monkeypatch.setattr(writer, "_TOKENS_PER_BATCH", 4)
     plain, heavy = encoded([([1, 2, 3, 4], [0, 1, 1, 0])]), encoded([([1, 2, 3, 4], [0, 1, 0.5, 0])])
     from packer_cli.files import atomic_file
-    from packer_cli.format.schema import token_type
+    from packer_cli.format.schema import RowColumns, token_type
 
     with atomic_file(tmp_path / "part") as file:
         part = writer.PartWriter(file, token_type(100))
@@ -117,7 +117,7 @@ def test_weights_that_come_late_begin_a_part_again(monkeypatch, tmp_path):
     written = []
     for some, is_weighted in (([plain, heavy], True), ([heavy, plain], False)):
         with atomic_file(tmp_path / "part") as file:
-            part = writer.PartWriter(file, token_type(100), writer.PartColumns(is_weighted=is_weighted))
+            part = writer.PartWriter(file, token_type(100), RowColumns(is_weighted=is_weighted))
             for batch in some:
                 part.write(batch)
             part.close()

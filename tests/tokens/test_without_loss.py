@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packer_cli.corpus.types import Document
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.encoder import Encoder
-from packer_cli.tokens.encode.rows import EncodedBatch
+from packer_cli.tokens.encode.rows import EncodedBatch, Items
 from packer_cli.tokens.without_loss import LEFT_OUT, REASON, drop_without_loss
 from tests.tokens.helpers import CHATS, encode, rows, tokens
 from tests.tokens.item_stores import Item, batch_of
@@ -21,7 +21,8 @@ from tests.tokens.test_store import encoded
 def test_those_with_a_loss_stay_as_they_are(masks):
     samples = [([number] * len(mask), mask) for number, mask in enumerate(masks)]
     batch = encoded(samples)
-    whole = EncodedBatch(samples=batch, is_open=np.arange(len(samples)) % 2 == 0, rejects=[])
+    is_open = np.arange(len(samples)) % 2 == 0
+    whole = EncodedBatch(samples=batch, items=Items.of_samples(len(samples)), is_open=is_open, rejects=[])
     left, rejects = drop_without_loss(whole, Counter())
     kept = left.samples
     wanted = [number for number, mask in enumerate(masks) if any(mask[1:])]

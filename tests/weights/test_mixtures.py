@@ -7,7 +7,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.shards.plan_file import read_plan
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.item_store import open_store
 from tests.cli_runner import run
 
 
@@ -39,7 +39,7 @@ def files(folder):
 def test_what_was_asked_for_and_what_came(packed, inputs):
     folder, said = packed("out", inputs, "--workers", 1)
     plan, _ = read_plan(folder / "plan.arrow")
-    store = TokenStore.open(folder / "tokens")
+    store = open_store(folder / "tokens")
     of_source = np.bincount(store.sources_of(plan.pieces.sample), weights=plan.pieces.length).astype(int).tolist()
     held = np.bincount(store.sources(), weights=store.lengths()).astype(int).tolist()
     longest = int(store.lengths().max())
@@ -72,7 +72,7 @@ def names(inputs):
 
 def epoch_of(folder):
     """Of each input: tokens of an epoch, and how often it has each sample."""
-    pieces, store = read_plan(folder / "plan.arrow")[0].pieces, TokenStore.open(folder / "tokens")
+    pieces, store = read_plan(folder / "plan.arrow")[0].pieces, open_store(folder / "tokens")
     tokens = np.bincount(store.sources_of(pieces.sample), weights=pieces.length).astype(int).tolist()
     times = np.bincount(pieces.sample, minlength=len(store))
     return tokens, [times[store.sources() == number] for number in (0, 1)]
@@ -82,7 +82,7 @@ def epoch_of(folder):
 def test_shares_of_an_epoch(packed, names, more):
     folder, said = packed("out", (f"{names[0]}@70%", f"{names[1]}@30%"), "--workers", 1, *more)
     (first, second), times = epoch_of(folder)
-    longest = int(TokenStore.open(folder / "tokens").lengths().max())
+    longest = int(open_store(folder / "tokens").lengths().max())
     assert abs(0.3 * (first + second) - second) <= longest
     is_whole = times[0] == 1
     assert is_whole.all() if not more else 0.5 < is_whole.mean() < 1  # All of the scarcer one, but for validation.

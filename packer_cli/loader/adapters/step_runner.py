@@ -65,7 +65,7 @@ class StepRunner:
         self._groups = _groups_of(*datasets) if self._world_size > 1 else None
         self._checkpointing = LayerCheckpointing(model)
         self._checkpointed = len(self._checkpointing.layers) if checkpoint_all else None
-        self._has_trees = any(dataset.format != "transformers" for dataset in datasets)
+        self._formats = {dataset.format for dataset in datasets}
         self._is_checked = False
 
     def losses(self, step: Step) -> Iterator[torch.Tensor]:
@@ -99,7 +99,7 @@ class StepRunner:
     def check(self) -> None:
         """Raise ConfigError if the model mixes samples."""
         check_packed_rows(self.model, self.device)
-        if self._has_trees:
+        if self._formats != {"transformers"}:
             check_trees(self.model, self.device, partial(PackedRow, group=None))
 
     def weight_of_step(self, batch: Any) -> float:

@@ -45,7 +45,7 @@ class Format:
     positions_are_borders: bool = False
     """Whether the trainer takes position 0 for the first token of a sample, having no other borders."""
     builder: type[BatchBuilder] = BatchBuilder
-    """Builder of its micro-batches; another one than the default is for sets with trees, and they need one."""
+    """Builder of its micro-batches, whose `unit` says which sets it reads."""
 
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
@@ -94,14 +94,10 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
 
 def _of_items(micro: MicroBatch) -> dict[str, Any]:
     """Return the metadata that only a set with trees has."""
-    if micro.items is None:
+    if not micro.items:
         return {}
-    found = dict(micro.items)
-    if micro.trees is not None:
-        found |= {name: value.copy() for name, value in micro.trees.trees._asdict().items()}
-        found |= {"token_index": micro.trees.token_index, "segment_id": micro.trees.segment_id}
     counts = {"global_num_items": micro.row.global_num_items, "most_items": micro.row.most_items}
-    return {name: torch.from_numpy(value) for name, value in found.items()} | counts
+    return {name: torch.from_numpy(value) for name, value in micro.items.items()} | counts
 
 
 def segment_numbers(micro: MicroBatch) -> torch.Tensor:

@@ -8,11 +8,13 @@ from packer_cli.format.ragged import owners
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
 from packer_cli.plan.core.items import measure_pieces, piece_branches, whole_items
-from packer_cli.plan.core.sample_cut import SizeRule
-from packer_cli.plan.core.types import WHOLE, Int32Array, Lost, Pieces
+from packer_cli.plan.core.samples import SizeRule
+from packer_cli.plan.core.types import WHOLE, Int32Array, ItemPieces, Lost
 
 
-def check_items(pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule: SizeRule, left_out: Lost) -> None:
+def check_items(
+    pieces: ItemPieces, trees: ItemTrees, items: Int32Array | None, rule: SizeRule, left_out: Lost
+) -> None:
     """Prove that the pieces have each branch of each item as often as requested, cut by the rules alone.
 
     Args:
@@ -23,11 +25,10 @@ def check_items(pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule
         PlanError: they do not.
     """
     given = pieces.trees
-    assert given is not None
     require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
     _check_ranges(pieces, trees)
     found = measure_pieces(trees, pieces)
-    numbers = ([each.length, *each.trees._asdict().values()] for each in (found, pieces) if each.trees is not None)
+    numbers = (each.columns().values() for each in (found, pieces))
     require(all(map(np.array_equal, *numbers)), "the numbers of a piece are not those of its branches")
     items = np.arange(len(trees.kinds), dtype=np.int32) if items is None else items
     times, offsets = np.bincount(items, minlength=len(trees.kinds)), trees.branch_offsets
@@ -44,14 +45,13 @@ def check_items(pieces: Pieces, trees: ItemTrees, items: Int32Array | None, rule
     _check_cuts(pieces, trees, rule)
     dropped = left_out.sample[trees.kinds[left_out.sample] == SAMPLE]
     wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
-    lengths = trees.segment_lengths[trees.segment_offsets[:-1]]
-    check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.of_items.divides)
+    lengths = trees.segment_ends[trees.segment_offsets[:-1]]
+    check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.divides)
 
 
-def _check_ranges(pieces: Pieces, trees: ItemTrees) -> None:
+def _check_ranges(pieces: ItemPieces, trees: ItemTrees) -> None:
     """Require what the kernels take for granted, and that pieces of flat samples are cut by their tokens alone."""
     given, sample = pieces.trees, pieces.sample
-    assert given is not None
     exists = (sample >= 0) & (sample < len(trees.kinds))
     require(bool(exists.all()), "a piece is of no item")
     is_flat, whole = trees.kinds[sample] == SAMPLE, given.depth == WHOLE
@@ -61,19 +61,17 @@ def _check_ranges(pieces: Pieces, trees: ItemTrees) -> None:
     require(bool(in_item.all()), "a piece has branches or tokens that its item has not")
 
 
-def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: SizeRule) -> None:
+def _check_cuts(pieces: ItemPieces, trees: ItemTrees, rule: SizeRule) -> None:
     """Require that only items over the capacity are cut, and that each branch keeps a loss token that it has."""
     given = pieces.trees
-    assert given is not None
     is_cut = np.flatnonzero(given.depth < WHOLE)
     is_long = whole_items(trees).sizes(rule.limits) > rule.capacity
     num_branches = np.diff(trees.branch_offsets)[pieces.sample]
-    is_part = (given.depth < WHOLE) | (given.stop_branch - given.first_branch < num_branches) | (pieces.start > 0)
+    is_part = (given.depth < WHOLE) | (pieces.num_branches < num_branches) | (pieces.start > 0)
     require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
     require(bool((pieces.sizes(rule.limits) <= rule.capacity).all()), "a piece is over the capacity")
     cut = pieces.take(is_cut)
-    assert cut.trees is not None
-    of = piece_branches(trees, cut)
-    first = trees.first_loss[of.branch]
-    is_lost = (first < of.ends) & (first >= cut.trees.depth[of.piece])
+    piece, branch, ends = piece_branches(trees, cut)
+    first = trees.first_loss[branch]
+    is_lost = (first < ends) & (first >= cut.trees.depth[piece])
     require(not is_lost.any(), "a branch was cut before its first loss token")

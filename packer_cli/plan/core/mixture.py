@@ -1,4 +1,4 @@
-"""Each input's part of an epoch."""
+"""Each input's part of an epoch, and the samples that it has of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import InputCounts
-from packer_cli.plan.core.types import Int64Array, Pieces
+from packer_cli.plan.core.csr import ids_of
+from packer_cli.plan.core.streams import Stream, rng_state
+from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Int64Array, Pieces
 from packer_cli.sizes import EpochShare, Share, TokenShare
 
 _BLOCK = 1 << 20
+
+ONCE = {1.0}
+"""The weights of sources of which an epoch has each sample once."""
 
 
 def in_tokens(weights: Sequence[Share], tokens: Sequence[float]) -> list[float | TokenShare]:
@@ -57,3 +62,107 @@ def count_inputs(sources: NDArray[np.integer], pieces: Pieces, num_inputs: int) 
     samples = tokens_of_sources(of_pieces, pieces.start == 0, num_inputs).tolist()
     tokens = tokens_of_sources(of_pieces, pieces.length, num_inputs).tolist()
     return tuple(InputCounts(samples=number, tokens=total) for number, total in zip(samples, tokens, strict=True))
+
+
+def weighted_samples(
+    sources: NDArray[np.integer],
+    weights: Sequence[Share],
+    seed: int,
+    lengths: NDArray[np.integer] | None = None,
+    among: Int32Array | None = None,
+) -> Int32Array | None:
+    """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
+
+    A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
+    A source of t tokens that is to give u tokens gives each sample u // t times, and samples in the order of a draw
+    with the seed once more, until their tokens are as near to u % t as whole samples of this order allow: within half
+    of the longest sample.
+
+    Args:
+        sources: int[n], the source of each sample.
+        weights: one per source, > 0.
+        lengths: int[n], which shares of tokens need.
+        among: int32[k], increasing: choose among these samples; None for all.
+
+    Raises:
+        RunError: there would be more than `MOST_PIECES`.
+    """
+    if {*weights} <= ONCE:
+        return among
+    some = slice(None) if among is None else among
+    of_some, of_lengths = sources[some], None if lengths is None else lengths[some]
+    weights = _in_tokens(of_some, weights, of_lengths)
+    wanted = num_weighted(of_some, weights, of_lengths)
+    if wanted > MOST_PIECES:
+        raise RunError(
+            f"the weights make about {wanted:.3g} samples an epoch out of {len(of_some)}; it may have {MOST_PIECES} "
+            "at most: give smaller weights (PATH@WEIGHT), or more epochs"
+        )
+    times = np.zeros(len(sources), dtype=np.int32)
+    for source, weight in enumerate(weights):
+        members = ids_of(of_some == source)
+        members = members if among is None else among[members]
+        generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
+        drawn = generator.permutation(members)
+        if isinstance(weight, TokenShare):
+            assert lengths is not None
+            whole, extra = _samples_of_tokens(lengths[drawn], weight.tokens)
+        else:
+            whole = int(weight)
+            extra = round((weight - whole) * len(members))
+        times[members] = whole
+        times[drawn[:extra]] += 1
+    return _repeated(times)
+
+
+def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, int]:
+    """Find how often to take all samples of a source, and how many of the first once more, for a number of tokens.
+
+    Args:
+        lengths: int[n], in the order in which they are taken.
+    """
+    if not len(lengths):
+        return 0, 0
+    ends = np.cumsum(lengths, dtype=np.int64)
+    whole, rest = divmod(tokens, int(ends[-1]))
+    extra = int(np.searchsorted(ends, rest))  # The samples before `ends[extra]` have fewer tokens than the rest.
+    below = int(ends[extra - 1]) if extra else 0
+    return whole, extra + int(ends[extra] - rest < rest - below)
+
+
+def _in_tokens(
+    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None
+) -> Sequence[float | TokenShare]:
+    if not any(isinstance(weight, EpochShare) for weight in weights):
+        return in_tokens(weights, ())
+    assert lengths is not None
+    return in_tokens(weights, tokens_of_sources(sources, lengths, len(weights)).tolist())
+
+
+def num_weighted(
+    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None = None
+) -> float:
+    """About how many samples an epoch has. O(n)."""
+    weights = _in_tokens(sources, weights, lengths)
+    counts = np.zeros(len(weights), dtype=np.int64)
+    for first in range(0, len(sources), _BLOCK):
+        counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
+    times = [weight for weight in weights if not isinstance(weight, TokenShare)]
+    if len(times) < len(weights):
+        assert lengths is not None
+        tokens = tokens_of_sources(sources, lengths, len(weights))
+        pairs = zip(weights, tokens.tolist(), strict=True)
+        times = [each.tokens / max(total, 1) if isinstance(each, TokenShare) else each for each, total in pairs]
+    return float(np.dot(times, counts))
+
+
+def _repeated(times: Int32Array) -> Int32Array:
+    """Each number i `times[i]` times, block by block, to need no other array."""
+    chosen = np.empty(int(times.sum(dtype=np.int64)), dtype=np.int32)
+    stop = 0
+    for first in range(0, len(times), _BLOCK):
+        own = times[first : first + _BLOCK]
+        found = np.repeat(np.arange(first, first + len(own), dtype=np.int32), own)
+        chosen[stop : stop + len(found)] = found
+        stop += len(found)
+    return chosen

@@ -1,33 +1,53 @@
-"""The samples of a corpus as a plan sees them, and those that an epoch has of them.
-
-The kernels of items are imported where there are some: flat samples need not wait for them.
-"""
+"""The samples of a corpus as a plan sees them, those that an epoch has of them, and the one cut of these."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
-from packer_cli.format.trees import ItemTrees
+from packer_cli.format.metrics import SampleCounts, TreeFigures
+from packer_cli.format.trees import SAMPLE
+from packer_cli.plan.core.check import check_pieces
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.mixture import in_tokens, tokens_of_sources
-from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import MOST_PIECES, Int32Array
-from packer_cli.sizes import EpochShare, Share, TokenShare
+from packer_cli.plan.core.groups import limits_of
+from packer_cli.plan.core.mixture import ONCE, count_inputs, num_weighted, weighted_samples
+from packer_cli.plan.core.pieces import Overflow, make_pieces
+from packer_cli.plan.core.types import Fates, Int32Array, Lost, Pieces
+from packer_cli.sizes import Share
 
-_BLOCK = 1 << 20
 
-_ONCE = {1.0}
-"""The weights of sources of which an epoch has each sample once."""
+class SizeRule(NamedTuple):
+    """The limits on samples and items, and the fate of those over them."""
+
+    capacity: int
+    """Tokens of the longest group."""
+    overflow: Overflow
+    limits: tuple[int, ...] = ()
+    """See `Plan.limits`."""
+
+    @property
+    def most(self) -> tuple[int, ...]:
+        """The most of each need of a piece, see `Pieces.needs`."""
+        return limits_of(self.capacity, self.limits)
+
+    @property
+    def divides(self) -> bool:
+        """Whether flat samples are cut into several pieces, rather than cut off."""
+        return self.overflow == "split"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The facts about samples that a plan needs."""
+    """The facts about samples that a plan needs; those of items are `ItemSamples`."""
+
+    unit: ClassVar[str] = "sample"
+    """The noun for what `lengths` has one of."""
 
     lengths: Int32Array
     """int32[n]"""
@@ -37,27 +57,43 @@ class Samples:
     """One per source: how often an epoch contains its samples, or how many tokens, or which share, it has of it."""
     among: Int32Array | None = None
     """int32[k], increasing: the ids of the samples to plan, of these n; None for all."""
-    trees: ItemTrees | None = None
-    """The trees of the samples, which are items; None: all are flat."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]], weights: tuple[Share, ...] = ()) -> Self:
+        """Make the samples of what `columns` gave."""
+        return cls(lengths=columns["lengths"], sources=columns.get("sources"), weights=weights)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that make the samples, by name, without `among`."""
+        return {"lengths": self.lengths} | ({} if self.sources is None else {"sources": self.sources})
 
     @property
     def num_samples(self) -> int:
         """The number of samples to plan, each counted once."""
         return len(self.lengths if self.among is None else self.among)
 
-    def alone(self) -> Samples:
+    def alone(self) -> Self:
         """Select the samples to plan, numbered anew."""
         if self.among is None:
             return self
-        sources = None if self.sources is None else self.sources[self.among]
-        trees = self.trees
-        if trees is not None:
-            from packer_cli.plan.core.items import select_items
+        return self.select(self.among)
 
-            trees = select_items(trees, self.among)
-        return Samples(lengths=self.lengths[self.among], sources=sources, weights=self.weights, trees=trees)
+    @property
+    def num_branches(self) -> NDArray[np.integer]:
+        """int[n]: samples in each, of no memory where that is one."""
+        return np.broadcast_to(np.int32(1), len(self.lengths))
 
-    def drawn(self, number: int, seed: int) -> Samples:
+    def select(self, samples: Int32Array) -> Self:
+        """Select these samples (int32[k]) alone, in this order, to plan them all."""
+        sources = None if self.sources is None else self.sources[samples]
+        return replace(self, lengths=self.lengths[samples], sources=sources, among=None)
+
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether a plan of some of the samples says what one of all would: an epoch has each once."""
+        return self.sources is None or {*self.weights} <= ONCE
+
+    def drawn(self, number: int, seed: int) -> Self:
         """This many of those to plan, drawn evenly over the lengths. O(n log n)."""
         own = self.alone()
         if own.num_samples <= number:
@@ -69,25 +105,31 @@ class Samples:
 
     def chosen(self, seed: int) -> Int32Array | None:
         """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
-        if self.sources is None or {*self.weights} <= _ONCE:
+        if self.sources is None or {*self.weights} <= ONCE:
             return self.among
         return weighted_samples(self.sources, self.weights, seed, self.lengths, self.among)
 
     @property
     def num_wanted(self) -> float:
         """About how many samples an epoch has. O(n)."""
-        if self.sources is None or {*self.weights} <= _ONCE:
+        if self.sources is None or {*self.weights} <= ONCE:
             return self.num_samples
         among = slice(None) if self.among is None else self.among
         return num_weighted(self.sources[among], self.weights, self.lengths[among])
 
     def sizes(self, limits: Sequence[int] = ()) -> Int32Array:
         """int32[n]: what each takes of a capacity; of flat samples their lengths."""
-        if self.trees is None:
-            return self.lengths
-        from packer_cli.plan.core.items import whole_items
+        return self.lengths
 
-        return whole_items(self.trees).sizes(limits)
+    def saved(self) -> TreeFigures | None:
+        """Count the savings of shared prefixes; None for flat samples."""
+        return None
+
+    def cut(self, rule: SizeRule, seed: int) -> Cut:
+        """Cut the samples of an epoch, which are repeated by weight. O(n + pieces)."""
+        chosen = self.chosen(seed)
+        pieces = make_pieces(self.lengths, chosen, rule.capacity, rule.overflow)
+        return Cut(samples=self, rule=rule, chosen=chosen, pieces=pieces)
 
     def epoch_sizes(self, seed: int, limits: Sequence[int] = ()) -> Int32Array:
         """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
@@ -95,105 +137,100 @@ class Samples:
         return sizes if chosen is None else sizes[chosen]
 
 
-def weighted_samples(
-    sources: NDArray[np.integer],
-    weights: Sequence[Share],
-    seed: int,
-    lengths: NDArray[np.integer] | None = None,
-    among: Int32Array | None = None,
-) -> Int32Array | None:
-    """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The samples of an epoch, each whole, cut, or left out by a rule."""
 
-    A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
-    A source of t tokens that is to give u tokens gives each sample u // t times, and samples in the order of a draw
-    with the seed once more, until their tokens are as near to u % t as whole samples of this order allow: within half
-    of the longest sample.
+    samples: Samples
+    rule: SizeRule
+    chosen: Int32Array | None
+    """See `Samples.chosen`."""
+    pieces: Pieces
+    """The pieces to pack, maybe none."""
 
-    Args:
-        sources: int[n], the source of each sample.
-        weights: one per source, > 0.
-        lengths: int[n], which shares of tokens need.
-        among: int32[k], increasing: choose among these samples; None for all.
+    @cached_property
+    def over(self) -> Int32Array:
+        """The samples (int32[k], rising) over the capacity, each once. O(n)."""
+        is_over = self.samples.lengths > self.rule.capacity
+        if self.chosen is not None:
+            is_chosen = np.zeros(len(is_over), dtype=np.bool_)
+            is_chosen[self.chosen] = True
+            is_over &= is_chosen
+        return ids_of(is_over)
+
+    def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
+        """The kind of a sample, its number of branches, and its needs (`Pieces.needs`)."""
+        return SAMPLE, 1, (int(self.samples.lengths[sample]),)
+
+    def lost(self) -> Lost:
+        """List the tokens that the rule takes away."""
+        kept = {"truncate": self.rule.capacity, "drop": 0}.get(self.rule.overflow)
+        over = self.over[: 0 if kept is None else None]
+        return Lost(over, np.zeros_like(over), np.ones_like(over), np.full_like(over, kept or 0))
+
+    def fates(self, pieces: Pieces) -> Fates:
+        """Count what became of the samples, whose `pieces` a packing may have cut. O(pieces)."""
+        cut, overflow = np.flatnonzero(pieces.start > 0), self.rule.overflow
+        return Fates(
+            split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
+            truncated=len(self.over) if overflow == "truncate" else 0,
+            dropped=len(self.over) if overflow == "drop" else 0,
+        )
+
+    def check(self, pieces: Pieces) -> None:
+        """Prove that a plan's pieces are those of the chosen samples, each whole or cut by the rule.
+
+        Raises:
+            PlanError: they are not.
+        """
+        chosen, lengths = self.chosen, self.samples.lengths
+        if self.rule.overflow == "drop":
+            chosen = kept_samples(lengths, chosen, self.rule.capacity)
+        check_pieces(pieces, lengths, chosen, is_whole=self.rule.overflow != "truncate")
+
+    def counts(self, pieces: Pieces) -> SampleCounts:
+        """Count the samples, and what became of them in the `pieces` of a plan. O(n + pieces)."""
+        samples, chosen = self.samples, self.chosen
+        num_samples = samples.num_samples
+        num_different = num_samples if chosen is None else int(np.count_nonzero(np.diff(chosen, prepend=-1)))
+        inputs = None
+        if samples.sources is not None and len(samples.weights) > 1:
+            inputs = count_inputs(samples.sources, pieces, len(samples.weights))
+        return SampleCounts(
+            inputs=inputs,
+            samples=num_samples,
+            left_out_by_weight=num_samples - num_different,
+            repeated_by_weight=(num_samples if chosen is None else len(chosen)) - num_different,
+            pieces=len(pieces),
+            tokens=int(pieces.length.sum(dtype=np.int64)),
+            **self.fates(pieces)._asdict(),
+        )
+
+
+def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
+    """Select the chosen samples (int32[m]; None: each once) that are not over the capacity."""
+    return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]
+
+
+def pieces_to_plan(samples: Samples, rule: SizeRule, seed: int) -> Pieces:
+    """The pieces to pack, of samples of which only the lengths are known.
 
     Raises:
-        RunError: there would be more than `MOST_PIECES`.
+        RunError: there is nothing to plan, or a sample is too long under `error`.
     """
-    if {*weights} <= _ONCE:
-        return among
-    some = slice(None) if among is None else among
-    of_some, of_lengths = sources[some], None if lengths is None else lengths[some]
-    weights = _in_tokens(of_some, weights, of_lengths)
-    wanted = num_weighted(of_some, weights, of_lengths)
-    if wanted > MOST_PIECES:
+    return require_pieces(samples.cut(rule, seed))
+
+
+def require_pieces(cut: Cut) -> Pieces:
+    """The pieces to pack. Raises RunError if there are none, or a sample is too long under `error`."""
+    samples, rule = cut.samples, cut.rule
+    if rule.overflow == "error" and len(cut.over):
+        longest = int(samples.sizes(rule.limits)[cut.over].max())
+        takes = {"sample": "has", "item": "takes"}[samples.unit]
         raise RunError(
-            f"the weights make about {wanted:.3g} samples an epoch out of {len(of_some)}; it may have {MOST_PIECES} "
-            "at most: give smaller weights (PATH@WEIGHT), or more epochs"
+            f"the longest {samples.unit} {takes} {longest} tokens, over the largest group's {rule.capacity}; "
+            "choose --overflow split, truncate or drop"
         )
-    times = np.zeros(len(sources), dtype=np.int32)
-    for source, weight in enumerate(weights):
-        members = ids_of(of_some == source)
-        members = members if among is None else among[members]
-        generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
-        drawn = generator.permutation(members)
-        if isinstance(weight, TokenShare):
-            assert lengths is not None
-            whole, extra = _samples_of_tokens(lengths[drawn], weight.tokens)
-        else:
-            whole = int(weight)
-            extra = round((weight - whole) * len(members))
-        times[members] = whole
-        times[drawn[:extra]] += 1
-    return _repeated(times)
-
-
-def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, int]:
-    """Find how often to take all samples of a source, and how many of the first once more, for a number of tokens.
-
-    Args:
-        lengths: int[n], in the order in which they are taken.
-    """
-    if not len(lengths):
-        return 0, 0
-    ends = np.cumsum(lengths, dtype=np.int64)
-    whole, rest = divmod(tokens, int(ends[-1]))
-    extra = int(np.searchsorted(ends, rest))  # The samples before `ends[extra]` have fewer tokens than the rest.
-    below = int(ends[extra - 1]) if extra else 0
-    return whole, extra + int(ends[extra] - rest < rest - below)
-
-
-def _in_tokens(
-    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None
-) -> Sequence[float | TokenShare]:
-    if not any(isinstance(weight, EpochShare) for weight in weights):
-        return in_tokens(weights, ())
-    assert lengths is not None
-    return in_tokens(weights, tokens_of_sources(sources, lengths, len(weights)).tolist())
-
-
-def num_weighted(
-    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None = None
-) -> float:
-    """About how many samples an epoch has. O(n)."""
-    weights = _in_tokens(sources, weights, lengths)
-    counts = np.zeros(len(weights), dtype=np.int64)
-    for first in range(0, len(sources), _BLOCK):
-        counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
-    times = [weight for weight in weights if not isinstance(weight, TokenShare)]
-    if len(times) < len(weights):
-        assert lengths is not None
-        tokens = tokens_of_sources(sources, lengths, len(weights))
-        pairs = zip(weights, tokens.tolist(), strict=True)
-        times = [each.tokens / max(total, 1) if isinstance(each, TokenShare) else each for each, total in pairs]
-    return float(np.dot(times, counts))
-
-
-def _repeated(times: Int32Array) -> Int32Array:
-    """Each number i `times[i]` times, block by block, to need no other array."""
-    chosen = np.empty(int(times.sum(dtype=np.int64)), dtype=np.int32)
-    stop = 0
-    for first in range(0, len(times), _BLOCK):
-        own = times[first : first + _BLOCK]
-        found = np.repeat(np.arange(first, first + len(own), dtype=np.int32), own)
-        chosen[stop : stop + len(found)] = found
-        stop += len(found)
-    return chosen
+    if not len(cut.pieces):
+        raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
+    return cut.pieces

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ FILLER = -1
 class PieceTrees(NamedTuple):
     """What m pieces of items are: some consecutive branches of an item, each perhaps cut at a depth.
 
-    Those of flat samples (`SAMPLE`) are as in a plan without trees, by `Pieces.start` and `Pieces.length`.
+    Those of flat samples (`SAMPLE`) are as in a plan without items, by `Pieces.start` and `Pieces.length`.
     """
 
     first_branch: Int32Array
@@ -92,16 +92,23 @@ class Pieces:
     """int32[m]: first token of the piece in its sample; 0 unless cut."""
     length: Int32Array
     """int32[m]: tokens, of trees unique ones; at least 1."""
-    trees: PieceTrees | None = None
-    """None: every sample is flat."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]]) -> Self:
+        """Make the pieces of what `columns` gave, or of some of each column."""
+        return cls(samples=columns["sample"], start=columns["start"], length=columns["length"])
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays ([m] each) by their names in a plan's file. Where `samples` is None, O(m)."""
+        return {"sample": self.sample, "start": self.start, "length": self.length}
 
     def __len__(self) -> int:
         return len(self.length)
 
     @property
     def needs(self) -> tuple[NDArray[np.integer], ...]:
-        """int[m] each: tokens, and what else rows have limited room for: of trees, loss terms and path tokens."""
-        return (self.length,) if self.trees is None else (self.length, self.trees.loss_terms, self.trees.path_tokens)
+        """int[m] each: tokens, and what else rows have limited room for: of items, loss terms and path tokens."""
+        return (self.length,)
 
     def sizes(self, limits: Sequence[int]) -> Int32Array:
         """int32[m]: what each takes of a capacity, where all `Plan.limits` are one. O(m)."""
@@ -114,12 +121,20 @@ class Pieces:
     @property
     def attention(self) -> Int64Array | None:
         """int64[m]: attention work of each; None: the square of its length."""
-        return None if self.trees is None else self.trees.work
+        return None
 
-    def take(self, chosen: NDArray[np.integer] | slice) -> Pieces:
+    @property
+    def num_branches(self) -> Int32Array:
+        """int32[m]: samples in each, of no memory where that is one."""
+        return np.broadcast_to(np.int32(1), len(self))
+
+    def num_samples(self, packs: Packs) -> Int64Array:
+        """Count the samples of each pack (int64[p])."""
+        return np.diff(packs.offsets)
+
+    def take(self, chosen: NDArray[np.integer] | slice) -> Self:
         """These pieces, in this order (int[k])."""
-        trees = None if self.trees is None else PieceTrees._make(values[chosen] for values in self.trees)
-        return Pieces(samples=self.sample[chosen], start=self.start[chosen], length=self.length[chosen], trees=trees)
+        return self.of({name: values[chosen] for name, values in self.columns().items()})
 
     @property
     def sample(self) -> Int32Array:
@@ -127,19 +142,40 @@ class Pieces:
         return np.arange(len(self), dtype=np.int32) if self.samples is None else self.samples
 
 
-class ItemRule(NamedTuple):
-    """What an item may take, and what becomes of those that take more."""
+@dataclass(frozen=True, kw_only=True)
+class ItemPieces(Pieces):
+    """The m pieces of a set of items."""
 
-    capacity: int
-    """Tokens of the longest group."""
-    most_loss: int
-    """Loss terms."""
-    most_paths: int
-    """Path tokens."""
-    divides: bool
-    """Whether flat samples are cut into several pieces, rather than cut off."""
-    drops: bool
-    """Whether items over the capacity are left out."""
+    trees: PieceTrees
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]]) -> Self:
+        """Make the pieces of what `columns` gave, or of some of each column."""
+        trees = PieceTrees(**{name: columns[name] for name in PieceTrees._fields})
+        return cls(samples=columns["sample"], start=columns["start"], length=columns["length"], trees=trees)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in a plan's file, see `Pieces.columns`."""
+        return super().columns() | self.trees._asdict()
+
+    @property
+    def needs(self) -> tuple[NDArray[np.integer], ...]:
+        """int[m] each: tokens, loss terms and path tokens."""
+        return self.length, self.trees.loss_terms, self.trees.path_tokens
+
+    @property
+    def attention(self) -> Int64Array:
+        """int64[m]: attention work of each."""
+        return self.trees.work
+
+    @property
+    def num_branches(self) -> Int32Array:
+        """int32[m]: branches in each."""
+        return self.trees.stop_branch - self.trees.first_branch
+
+    def num_samples(self, packs: Packs) -> Int64Array:
+        """Count the branches of each pack (int64[p]). O(m)."""
+        return np.add.reduceat(self.num_branches[packs.pieces], packs.offsets[:-1], dtype=np.int64)
 
 
 class Lost(NamedTuple):

@@ -39,7 +39,7 @@ from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_reje
 from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
-from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Row, Text
+from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Items, Row, Text
 from packer_cli.tokens.templates.memory import limited_memory
 from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
@@ -241,7 +241,7 @@ class Encoder:
             encoded = take_given(join_samples(held.tokens), self._frame, self._tokenizer.vocab_size)
             if held.items or held.rejects:
                 encoded = merge(self._finish(held), encoded)
-        return with_items(replace(encoded, kinds=held.kinds), held.branches) if held.branches else encoded
+        return with_items(replace(encoded, kinds=held.kinds), held.branches)
 
     def _finish(self, held: _Held) -> EncodedBatch:
         items, rejects = held.items, held.rejects
@@ -283,6 +283,7 @@ class Encoder:
         )
         return EncodedBatch(
             samples=framed,
+            items=Items.of_samples(len(framed.lines)),
             rejects=rejects,
             num_with_special=held.num_with_special,
             is_open=is_open,

@@ -14,7 +14,7 @@ from packer_cli.corpus.ragged import join_samples, take_samples
 from packer_cli.corpus.types import Document, Message, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch, ReferenceBackend
-from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Row, Text
+from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Items, Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
@@ -325,7 +325,7 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
     none = np.zeros(len(batch.lines), dtype=np.bool_)
     end_weight = np.ones(len(none), np.float32) if batch.weight is None else batch.weight
     framed, is_open = frame.add(batch._replace(input_ids=ids, weight=None), none, none, end_weight)
-    return EncodedBatch(samples=framed, is_open=is_open, rejects=rejects)
+    return EncodedBatch(samples=framed, items=Items.of_samples(len(framed.lines)), is_open=is_open, rejects=rejects)
 
 
 def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
@@ -335,6 +335,7 @@ def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
     return replace(
         encoded,
         samples=join_samples([each.samples for each in both]),
+        items=Items.of_samples(len(order)),
         is_open=np.concatenate([each.is_open for each in both])[order],
         rejects=sorted([*encoded.rejects, *given.rejects], key=lambda reject: reject.line),
     )

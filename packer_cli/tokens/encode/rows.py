@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.types import RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
+from packer_cli.format.constants import ITEM_VALUES
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 AppendEos = Literal["auto", "always", "never"]
@@ -67,6 +68,13 @@ class Items(NamedTuple):
     values: dict[str, NDArray[np.float32]]
     """float32[i] each, by the names in `ITEM_VALUES`; NaN where an item has none"""
 
+    @classmethod
+    def of_samples(cls, num_samples: int) -> Items:
+        """Take each sample as an item."""
+        none = np.full(num_samples, np.nan, dtype=np.float32)
+        zeros = np.zeros(num_samples, dtype=np.int8)
+        return cls(np.arange(num_samples + 1), zeros, zeros.astype(np.int16), none, dict.fromkeys(ITEM_VALUES, none))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
@@ -88,8 +96,8 @@ class EncodedBatch:
     """Records whose own contents hold the text of a special token."""
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
     """Kinds of the documents, by line; all other samples were given as tokens."""
-    items: Items | None = None
-    """None: each sample is an item."""
+    items: Items
+    """Items that the samples are, or of which the samples are the branches."""
 
 
 class Frame:
