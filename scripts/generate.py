@@ -35,7 +35,7 @@ from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import json_names, json_properties
 from packer_cli.format.schema import RANK_SCHEMA, RowColumns, iteration_schema
-from packer_cli.groups.found import FoundGroups
+from packer_cli.groups.auto import FoundGroups
 from packer_cli.plan.figures import Stats
 from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.show.view import View

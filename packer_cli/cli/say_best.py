@@ -6,7 +6,7 @@ import click
 
 from packer_cli.cli.console import print_note, say_next
 from packer_cli.compare import ComparedRow, Comparison
-from packer_cli.compare.compared import OF_LAYOUT
+from packer_cli.compare.outcome import OF_LAYOUT
 from packer_cli.config import option_name
 from packer_cli.config.groups import used_groups, write_parallel
 from packer_cli.config.no_effect import without_effect

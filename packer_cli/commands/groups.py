@@ -10,8 +10,7 @@ from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.gpu_model import load_models
 from packer_cli.config.resolve import options_for, resolve
 from packer_cli.errors import RunError
-from packer_cli.groups.auto import bounded, choose
-from packer_cli.groups.found import FoundGroups, found_groups
+from packer_cli.groups.auto import FoundGroups, bounded, choose, found_groups
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import LayoutChoice
 

@@ -2,11 +2,11 @@
 
 ::
 
-    plan options -> rows.py -> row_figures.py, one process a row: plan, check, measure -> side_by_side.py
+    plan options -> rows.py -> row_process.py, one process a row: plan, check, measure -> comparison.py
     savings.py    what a row's epoch saves, and which to take
 """
 
-from packer_cli.compare.compared import ComparedRow
-from packer_cli.compare.side_by_side import Comparison, compare
+from packer_cli.compare.comparison import Comparison, compare
+from packer_cli.compare.outcome import ComparedRow
 
 __all__ = ["ComparedRow", "Comparison", "compare"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from packer_cli.compare.compared import ComparedRow
+from packer_cli.compare.outcome import ComparedRow
 from packer_cli.config.trainers import ABILITIES
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.simulate.figures import OverallFigures

@@ -1,6 +1,6 @@
 """Imports that all row processes need, and their kernels: loaded once, by the server that forks them."""
 
-import packer_cli.compare.row_figures  # noqa: F401
+import packer_cli.compare.row_process  # noqa: F401
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.plan.core.groups import Group

@@ -167,14 +167,13 @@ def strategy_rows(
     *,
     is_quiet: bool = False,
 ) -> list[Row]:
-    """Make a row for each of the comma-separated strategies, or for `all`; a notice says which cannot run, and why.
+    """Make a row for each of the comma-separated strategies, or for `all`; a notice, unless quiet, says which cannot.
 
     With a model, each but that of the options is on the best of its own layouts, and HBP's baseline has a second row,
     on that of the longest group.
 
     Args:
         choice: how the groups were chosen, if they were: a strategy with a choice of its own, HBP's, takes that.
-        is_quiet: without the notice.
 
     Raises:
         ConfigError: there is no such strategy, or the plan options do not fit one that is named (where the groups were
@@ -257,10 +256,7 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
 
 
 def able_rows(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
-    """Select the rows that can plan the samples, which may share prefixes; a notice says which cannot, and why.
-
-    Args:
-        is_quiet: without the notice.
+    """Select the rows that can plan the samples; a notice, unless quiet, says which cannot, and why.
 
     Raises:
         ConfigError: none can.

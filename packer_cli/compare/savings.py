@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packer_cli.compare.candidates import candidates, groups_and_degrees
-from packer_cli.compare.row_figures import fastest
+from packer_cli.compare.row_process import fastest
 from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.resolve import build, resolve
 from packer_cli.config.trainers import abilities, asked_of_trainer

@@ -234,7 +234,7 @@ def build(config: PlannedConfig, given: PlanConfig | None = None, *, refuses: bo
     with _naming("--cost"):
         linear = parse_cost(config.cost).linear_tokens
         longest = config.groups[-1]
-        most = replace(longest, capacity=options.capacity(longest.capacity))
+        most = replace(longest, capacity=options.capacities(longest.capacity)[-1])
         require_exact(linear, (*config.groups, most), config.gpus)
     with _naming("--cp-sharding"):
         choice, rho = parse_cp_sharding(config.cp_sharding)

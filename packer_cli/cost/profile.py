@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -94,9 +94,3 @@ class Profile(_Model):
         found = self.model["num_layers"]
         assert type(found) is int  # `fit_profile` has checked it.
         return found
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_forward_times(cls, values: Any) -> Any:
-        """Drop times of attention without backward and causal mask, of earlier profiles, which nothing can use."""
-        return {key: value for key, value in values.items() if key != "attention"} if type(values) is dict else values

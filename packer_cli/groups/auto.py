@@ -1,9 +1,9 @@
-"""`--groups auto`: choose groups for the lengths, and record the choice for a plan's header."""
+"""`--groups auto` and `hbpack groups`: choose groups for lengths, and record the choice, with its candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -19,7 +19,8 @@ from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.metrics import HBP, AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import FEW, LONGEST, NOT_WORTH_A_GROUP, Choice, choose_groups, choose_measured_groups
-from packer_cli.groups.layouts import Way, ways
+from packer_cli.groups.settings import Setting, best_settings
+from packer_cli.groups.ways import Way, ways
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, make_pieces
@@ -223,3 +224,54 @@ def describe(choice: GroupChoice) -> str:
     )
     seconds = four_digits(choice.seconds)
     return f"chose {choice.options}: {seconds} s an epoch predicted on {choice.gpus} GPUs{others}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A length and an SP degree that were tried."""
+
+    length: int
+    sp_size: int
+    checkpoint_layers: int
+    seconds: float | None
+    """An iteration; None if it does not fit."""
+    seconds_per_token: float | None
+    memory_bytes: float | None
+    """Of a GPU; None if it was not measured."""
+    fits: bool
+    measured: bool
+    """Whether the figures are measured, and not predicted."""
+    mark: str
+    """`best`, `best of its length`, `chosen`, `best, chosen` and so on, or empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundGroups(GroupChoice):
+    """The choice, with what it was made from."""
+
+    candidates: tuple[Candidate, ...]
+
+
+def found_groups(choice: Choice, record: GroupChoice) -> FoundGroups:
+    """The record of a choice with its candidates: one per length and SP degree, by length."""
+    best = best_settings(choice.settings)
+    fastest = min(best.values(), key=lambda setting: setting.speed)
+
+    def candidate(setting: Setting) -> Candidate:
+        group = setting.group
+        is_best = setting is best.get(group.capacity)
+        marks = ["best" if setting is fastest else "best of its length"] if is_best else []
+        return Candidate(
+            length=group.capacity,
+            sp_size=group.sp_size,
+            checkpoint_layers=group.checkpoint_layers,
+            seconds=setting.seconds,
+            seconds_per_token=setting.seconds_per_token,
+            memory_bytes=setting.memory_bytes,
+            fits=setting.seconds is not None,
+            measured=setting.is_measured,
+            mark=", ".join([*marks, "chosen"] if group in choice.groups else marks),
+        )
+
+    settings = [setting for length in sorted(choice.settings) for setting in choice.settings[length]]
+    return FoundGroups(**vars(record), candidates=tuple(map(candidate, settings)))

@@ -2,7 +2,7 @@
 
 Finds the groups with the shortest predicted epoch, by dynamic programming over candidate lengths.
 The predicted seconds of all samples up to a capacity are `(1 - f) C + g`, with C those up to the previous group (see
-`groups.epoch`). f and g do not depend on the groups below, so the least C gives the least total. The best k groups
+`groups.estimate`). f and g do not depend on the groups below, so the least C gives the least total. The best k groups
 that end at a length therefore follow from the best k - 1 groups that end at each shorter one: the search is exact.
 """
 
@@ -20,7 +20,7 @@ from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.format.metrics import HBP
-from packer_cli.groups.epoch import EpochModel, LengthSums
+from packer_cli.groups.estimate import EpochModel, LengthSums
 from packer_cli.groups.settings import (
     Setting,
     best_settings,

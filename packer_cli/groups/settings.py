@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.format.layout import Layout
-from packer_cli.groups.epoch import LengthSums
+from packer_cli.groups.estimate import LengthSums
 from packer_cli.plan.core.groups import Group
 
 SHORTEST_HBP = 8192

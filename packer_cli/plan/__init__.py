@@ -8,7 +8,7 @@ Pure: arrays in, arrays out. Nothing here reads a file or imports click, torch o
 
     core/        what every plan is made of and judged by; it knows no paper
     kernels/     steps that several packings and strategies share
-    packing/     one algorithm a file
+    packing/     one algorithm a file, in each of its orders
     strategies/  one file or folder a strategy, behind one protocol, in one registry
     build.py     request -> plan, and the rest of one; figures.py; warming.py loads the kernels
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from packer_cli.errors import PlanError
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cp_sharding import choose_sharding
 from packer_cli.plan.core.csr import select_packs
-from packer_cli.plan.core.sharding import choose_sharding
 from packer_cli.plan.core.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.strategies.protocol import PlanRequest
 

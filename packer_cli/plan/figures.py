@@ -26,7 +26,7 @@ from packer_cli.format.metrics import (
 )
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
-from packer_cli.plan.core.metrics import least_works, measure, pieces_by_group
+from packer_cli.plan.core.metrics import measure, measure_each, pieces_by_group
 from packer_cli.plan.core.randomness import measure_delay, measure_randomness
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import Sparsity, align_up, aligned_lengths, measure_sparsity
@@ -123,20 +123,14 @@ def plan_stats(
 
 def plan_figures(plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None) -> PlanFigures:
     """Measure a plan without the baseline; arguments as of `plan_stats`. Price: O(slots)."""
-    linear = request.linear
-    least = least_works(plan)
-    predicted = least_works(plan, linear=linear) if linear else None
-
-    def measured(group: int | None = None) -> dict[str, Any]:
-        return _rounded(measure(plan, group, least=least, linear=linear, least_predicted=predicted))
-
+    overall, *by_group = map(_rounded, measure_each(plan, [None, *range(len(plan.groups))], request.linear))
     own = _rounded(PipelineImbalances(**request.strategy.figures(plan, request)))
     randomness = _rounded(measure_randomness(plan, source_of_sample, request.seed))
     return PlanFigures(
-        overall=OverallMetrics(**measured(), **randomness, **_rounded(measure_delay(plan)), **own),
+        overall=OverallMetrics(**overall, **randomness, **_rounded(measure_delay(plan)), **own),
         groups=tuple(
-            GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured(g))
-            for g, group in enumerate(plan.groups)
+            GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured)
+            for g, (group, measured) in enumerate(zip(plan.groups, by_group, strict=True))
         ),
     )
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cp_sharding import cp_slowdown
 from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.core.sharding import cp_slowdown
 from packer_cli.plan.core.types import as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
-from packer_cli.plan.kernels.balance.refine import refine_packs
+from packer_cli.plan.kernels.balance.refine import even_samples, refine_packs
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _LONG = 1 << 20
@@ -73,4 +73,6 @@ def _warm_plan(request: PlanRequest) -> None:
 def _warm_refine() -> None:
     """Refine an uneven iteration: one pack of four long samples, one of many short ones."""
     lengths = np.array([8] * 4 + [1] * 32, dtype=np.int32)
-    refine_packs(np.array([0, 4, 36]), as_ids(np.arange(36)), lengths, 0, 2, 2, 40)
+    refine_packs(
+        np.array([0, 4, 36]), as_ids(np.arange(36)), 0, 2, 2, partial(even_samples, lengths=lengths, capacity=40)
+    )

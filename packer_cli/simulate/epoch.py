@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel, MemoryModel
 from packer_cli.format.constants import FILLER_TOKENS
+from packer_cli.plan.core.cp_sharding import cp_slowdown
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.sharding import cp_slowdown
 from packer_cli.plan.core.types import FILLER, Float64Array, Int64Array, Plan, Schedule
-from packer_cli.plan.kernels.events import free_seconds
-from packer_cli.plan.kernels.pipeline import pipeline_seconds
+from packer_cli.plan.kernels.durations import free_seconds, pipeline_seconds
 
 PadTo = Literal["multiple", "row", "capacity"]
 """The loader's `pad_to`: to a multiple of the SP degree, the iteration's row length, or the group's capacity."""
@@ -254,9 +253,9 @@ def simulate(
     """Predict an epoch of the plan, the first by default.
 
     An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
-    then wait for the others. A pipeline runs its micro-batches in their order by 1F1B, see `plan.kernels.pipeline`.
+    then wait for the others. A pipeline runs its micro-batches in their order by 1F1B, see `plan.kernels.durations`.
     Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration,
-    which begins when its own GPUs are done with the one before, whatever others do (`plan.kernels.events`).
+    which begins when its own GPUs are done with the one before, whatever others do (`plan.kernels.durations`).
     Where no micro-batch gathers weights (TP, PP, `lockstep` 1), a step ends with gradients and weights.
 
     Price: O(pieces + slots), times the stages.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.groups.found import Candidate, FoundGroups
+from packer_cli.groups.auto import Candidate, FoundGroups
 from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.sizes import counted, format_tokens, four_digits
 from packer_cli.tables.table import Table, cell, table_of

@@ -15,7 +15,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.metrics import least_works, measure
+from packer_cli.plan.core.metrics import measure_each
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.randomness import measure_randomness
 from packer_cli.plan.kernels.balance import parse_balance
@@ -104,9 +104,8 @@ def _row(
     plan = build_plan(pieces, rules)
     took = time.perf_counter() - start
     check_plan(plan)
-    least = least_works(plan)
-    by_group = [measure(plan, g, least=least) for g in range(len(groups))]
-    overall, randomness = measure(plan, least=least), measure_randomness(plan, sources)
+    overall, *by_group = measure_each(plan, [None, *range(len(groups))])
+    randomness = measure_randomness(plan, sources)
     return [
         balance,
         f"{overall.abr:.5f}",

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
-from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import PUBLISHED, kinds_of
+from packer_cli.plan.strategies.hydraulis.plan import plan_data_set
 from tests.benchmark.report import seconds, table
 from tests.naive.hydraulis import fastest_step
 from tests.plan.strategies.hydraulis import FITTED, both, fitted_costs, planned, random_step
@@ -103,7 +103,7 @@ def draw(mix: tuple[float, float, float, float, float]) -> np.ndarray:
     return np.maximum(drawn, 16)
 
 
-def worth_having(costs: SchemeCosts) -> SchemeCosts:
+def worth_having(costs: GroupCosts) -> GroupCosts:
     """Without the schemes that hold less than 1,024 tokens."""
     return costs.select(np.flatnonzero(costs.capacity >= 1024).tolist())
 
@@ -134,7 +134,7 @@ class Compared(NamedTuple):
         return [f"{self.baselines[0] / each:.1f}x" for each in (*self.baselines, self.planned)]
 
 
-def compare(lengths: Int32Array, costs: SchemeCosts, longest: int, batch_tokens: int) -> Compared:
+def compare(lengths: Int32Array, costs: GroupCosts, longest: int, batch_tokens: int) -> Compared:
     """Hydraulis, single layouts and the baselines on the same steps."""
     plan_data_set(lengths[:500], costs, NUM_GPUS, batch_tokens)  # compiles
     start = time.process_time()
@@ -181,7 +181,7 @@ def compare(lengths: Int32Array, costs: SchemeCosts, longest: int, batch_tokens:
     )
 
 
-def pipeline_seconds(kind: int, micro_batches: Sequence[Int64Array], costs: SchemeCosts, pad_to: int = 0) -> float:
+def pipeline_seconds(kind: int, micro_batches: Sequence[Int64Array], costs: GroupCosts, pad_to: int = 0) -> float:
     """Seconds of a pipeline.
 
     Args:
@@ -194,12 +194,12 @@ def pipeline_seconds(kind: int, micro_batches: Sequence[Int64Array], costs: Sche
     return sum(times) + float(costs.rates[3, kind]) * max(times, default=0.0)
 
 
-def in_turn(packs: Sequence[Int64Array], kinds: Int64Array, costs: SchemeCosts, pad_to: int = 0) -> float:
+def in_turn(packs: Sequence[Int64Array], kinds: Int64Array, costs: GroupCosts, pad_to: int = 0) -> float:
     """Seconds of a step whose packs go to the pipelines in turn."""
     return max(pipeline_seconds(kind, packs[p :: len(kinds)], costs, pad_to) for p, kind in enumerate(kinds.tolist()))
 
 
-def packed_to(own: Int64Array, kinds: Int64Array, costs: SchemeCosts, longest: int) -> float:
+def packed_to(own: Int64Array, kinds: Int64Array, costs: GroupCosts, longest: int) -> float:
     """Rows packed to the longest length, first-fit in the order of the data."""
     packs: list[list[int]] = []
     room: list[int] = []
@@ -214,13 +214,13 @@ def packed_to(own: Int64Array, kinds: Int64Array, costs: SchemeCosts, longest: i
     return in_turn([np.array(pack) for pack in packs], kinds, costs)
 
 
-def one_a_row(own: Int64Array, kinds: Int64Array, costs: SchemeCosts, longest: int) -> float:
+def one_a_row(own: Int64Array, kinds: Int64Array, costs: GroupCosts, longest: int) -> float:
     """Baseline 0."""
     # A padded row of one sample is one sample of the longest length.
     return in_turn([np.array([longest])] * len(own), kinds, costs)
 
 
-def sorted_evenly(own: Int64Array, kinds: Int64Array, costs: SchemeCosts, longest: int) -> float:
+def sorted_evenly(own: Int64Array, kinds: Int64Array, costs: GroupCosts, longest: int) -> float:
     """Baseline 1."""
     parts = np.array_split(np.sort(own), len(kinds))
     return max(
@@ -229,7 +229,7 @@ def sorted_evenly(own: Int64Array, kinds: Int64Array, costs: SchemeCosts, longes
     )
 
 
-def stage_1_greedy(own: Int64Array, kinds: Int64Array, costs: SchemeCosts, longest: int, padded: bool) -> float:
+def stage_1_greedy(own: Int64Array, kinds: Int64Array, costs: GroupCosts, longest: int, padded: bool) -> float:
     """Baselines 2 and 3; rows are as long as the pipeline holds, up to the longest sample."""
     dealt = planned(own, kinds, costs, restarts=0).pipeline_of
     slowest = 0.0

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.types import FILLER, Int32Array
 from packer_cli.plan.strategies.flexsp.iterations import iteration_seconds, least_total_seconds, plan_data_set
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.milp import solve_in_buckets
-from packer_cli.plan.strategies.flexsp.packing import DegreeCosts, MixedIterations
+from packer_cli.plan.strategies.flexsp.packing import MixedIterations
 from packer_cli.plan.strategies.flexsp.plan import plan_batches
 from tests.benchmark.paper import HBP, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.paper_times import GPU_TOKENS, LAYERS, LLAMA_8B, degree_costs, model_of
@@ -92,7 +93,7 @@ def _paper_size(runs: int) -> str:
             found = solve_micro_batch(lengths, costs, _PAPER_GPUS)
             took.append(time.process_time() - start)
             falling = -np.sort(-lengths.astype(np.int64))
-            over.append(found.seconds / least_seconds(falling, costs.degrees, costs.arrays, _PAPER_GPUS) - 1)
+            over.append(found.seconds / least_seconds(falling, costs.arrays, _PAPER_GPUS) - 1)
         rows.append([title, seconds(float(np.median(took))), seconds(float(np.max(took))), f"{np.median(over):.1%}"])
     header = ["memory", "CPU time, median", "greatest", "over a simple bound, median"]
     return (
@@ -119,14 +120,14 @@ def _clipped(rng: np.random.Generator, lengths: np.ndarray) -> Int32Array:
     return rng.permutation(np.clip(lengths, 1, 131_072).astype(np.int32))
 
 
-def _totals(title: str, lengths: Int32Array, costs: DegreeCosts) -> str:
+def _totals(title: str, lengths: Int32Array, costs: GroupCosts) -> str:
     part = lengths[:_OF_BATCHES]
     rows: list[tuple[str, Int32Array, Callable[[], MixedIterations]]] = [
         ("the whole data set", lengths, lambda: plan_data_set(lengths, costs, NUM_GPUS)),
         ("windows of 64 iterations", lengths, lambda: plan_data_set(lengths, costs, NUM_GPUS, window=64)),
         ("windows of 4 iterations", part, lambda: plan_data_set(part, costs, NUM_GPUS, window=4)),
-        ("FlexSP, batches of 2M tokens", part, lambda: plan_batches(part, costs, NUM_GPUS, 2**21).iterations),
-        ("FlexSP, batches of 512K tokens", part, lambda: plan_batches(part, costs, NUM_GPUS, 2**19).iterations),
+        ("FlexSP, batches of 2M tokens", part, lambda: plan_batches(part, costs, NUM_GPUS, 2**21)[0]),
+        ("FlexSP, batches of 512K tokens", part, lambda: plan_batches(part, costs, NUM_GPUS, 2**19)[0]),
         ("HBP, 16k:1,128k:8", lengths, lambda: _from_plan(lengths, HBP, costs)),
         ("hbpack's default, 16k:1,128k:8", lengths, lambda: _from_plan(lengths, OURS, costs)),
     ]
@@ -150,7 +151,7 @@ def _totals(title: str, lengths: Int32Array, costs: DegreeCosts) -> str:
     return f"**{title}**: {lengths.sum() / 1e6:,.0f} million tokens on {NUM_GPUS} GPUs\n\n{table(header, cells)}"
 
 
-def _from_plan(lengths: Int32Array, options: Options, costs: DegreeCosts) -> MixedIterations:
+def _from_plan(lengths: Int32Array, options: Options, costs: GroupCosts) -> MixedIterations:
     """A plan of equal degrees, as FlexSP's parts have it."""
     plan = make_plan(lengths, options)
     schedule = plan.epochs[0]
@@ -159,7 +160,7 @@ def _from_plan(lengths: Int32Array, options: Options, costs: DegreeCosts) -> Mix
     sp_size = np.array([group.sp_size for group in plan.groups])[plan.packs.group[packs]]
     bounds = np.searchsorted(schedule.slot_iteration[used], np.arange(schedule.num_iterations + 1))
     offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs)
-    return MixedIterations(offsets, pieces, np.searchsorted(costs.degrees, sp_size), bounds)
+    return MixedIterations(offsets, pieces, np.searchsorted(costs.gpus, sp_size), bounds)
 
 
 def _alike(found: MixedIterations, lengths: Int32Array) -> tuple[float, float]:

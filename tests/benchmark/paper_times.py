@@ -17,11 +17,10 @@ from packer_cli.cost.analytic import Assumptions, analytic_model, parse_gpu
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.shape import ModelShape
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int32Array, Pieces, Plan
-from packer_cli.plan.strategies.assemble import assemble, pack_sizes
-from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
-from packer_cli.plan.strategies.flexsp.plan import arrange, plan_batches
+from packer_cli.plan.strategies.flexsp.plan import plan_batches, plan_of
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.paper import HBP, HIERARCHICAL, LONGEST, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.report import table
@@ -100,28 +99,26 @@ def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
     """FlexSP as published: consecutive batches of the samples in the order given, each planned for itself."""
     costs = degree_costs(model, NUM_GPUS, GPU_TOKENS, LAYERS)
     groups = tuple(
-        Group(capacity=GPU_TOKENS * degree, sp_size=degree, checkpoint_layers=LAYERS)
-        for degree in costs.degrees.tolist()
+        Group(capacity=GPU_TOKENS * degree, sp_size=degree, checkpoint_layers=LAYERS) for degree in costs.gpus.tolist()
     )
     asked = request(groups, NUM_GPUS, strategy="flexsp:all")
     start = np.zeros(len(lengths), dtype=np.int64)
     pieces = Pieces(samples=None, start=start, length=lengths)
-    batches = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
-    by_group, iterations = arrange(batches.iterations, lengths, groups, NUM_GPUS)
-    plan = assemble(pieces, by_group, iterations, pack_sizes(by_group, lengths, asked), asked, costs)
+    iterations, _ = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
+    plan = plan_of(iterations, pieces, asked, costs)
     check_plan(plan)
     return plan
 
 
-def degree_costs(model: GpuModel, num_gpus: int, gpu_tokens: int, layers: int) -> DegreeCosts:
+def degree_costs(model: GpuModel, num_gpus: int, gpu_tokens: int, layers: int) -> GroupCosts:
     """The record that FlexSP plans by, of the powers of two among the model's degrees."""
     cost = model.cost
     degrees = np.array([degree for degree in model.sp_sizes if degree <= num_gpus and degree & (degree - 1) == 0])
     again = 1 + cost.recompute * layers / cost.num_layers
     resend = 1 + cost.resend * layers / cost.num_layers
     is_sent = degrees > 1
-    return DegreeCosts(
-        degrees=degrees,
+    return GroupCosts(
+        gpus=degrees,
         quadratic=cost.quadratic * again / degrees,
         linear=cost.linear * again / degrees + [cost.send.get(degree, 0.0) * resend for degree in degrees.tolist()],
         constant=cost.constant + is_sent * cost.send_constant,

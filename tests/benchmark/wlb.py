@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +16,11 @@ from packer_cli.plan.strategies.wlb.arrival import (
     Arrivals,
     PackedSteps,
     arrive,
+    imbalances,
     in_batches,
     mean_delay,
     pack_with_queues,
     tune_thresholds,
-    work_imbalances,
 )
 from packer_cli.plan.strategies.wlb.packers import (
     GreedyOptions,
@@ -91,7 +92,8 @@ def measure(arrivals: Arrivals, pack: Callable[[Arrivals], PackedSteps]) -> Meas
     packed = pack(arrivals)
     took = time.process_time() - begin
     first, causal = (
-        work_imbalances(arrivals.lengths, packed.row_of, MICRO_BATCHES, linear) for linear in (LINEAR, LINEAR_CAUSAL)
+        imbalances(replace(arrivals, linear=linear), arrivals.lengths, packed.row_of)
+        for linear in (LINEAR, LINEAR_CAUSAL)
     )
     steps = np.abs(packed.row_of // MICRO_BATCHES - packed.arrival)
     return Measured(

@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from packer_cli.compare import side_by_side
-from packer_cli.compare.row_figures import row_figures
+from packer_cli.compare import comparison
+from packer_cli.compare.row_process import row_figures
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.tables.compare import COLUMNS
@@ -254,7 +254,7 @@ def row_without_a_solver(task):
 def test_a_row_that_fails_shows_why_and_ends_no_other(hbpack, tmp_path, monkeypatch):
     lengths = tmp_path / "hard.npy"  # neither best-fit nor bin slack reaches the bound, so `ilp` needs its solver
     np.save(lengths, np.random.default_rng(0).integers(1500, 4500, 300))
-    monkeypatch.setattr(side_by_side, "row_figures", row_without_a_solver)
+    monkeypatch.setattr(comparison, "row_figures", row_without_a_solver)
     arguments = ("compare", lengths, *GROUPS, "--algorithms", "ilp,ffd,bfd,ffs,bfs,spfhp,isf", "--sort", "abr")
     done = hbpack(*arguments)
     assert done.code == 0

@@ -14,7 +14,7 @@ MIB = 2**20
 SCRIPT = """
 import json
 import numpy as np
-from packer_cli.compare.row_figures import PeakMemory
+from packer_cli.compare.row_process import PeakMemory
 
 MIB = 2**20
 np.ones(96 * MIB, dtype=np.uint8)  # An earlier peak.

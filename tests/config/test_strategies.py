@@ -15,10 +15,9 @@ from packer_cli.config.groups import parse_group
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import refuse_rows_alone, resolve
 from packer_cli.errors import ConfigError
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.flexsp.packing import degree_costs
 from packer_cli.plan.strategies.hydraulis import costs
-from packer_cli.plan.strategies.hydraulis.costs import scheme_costs
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 from packer_cli.sizes import format_tokens
 
@@ -119,9 +118,8 @@ def test_flexsp_records_what_was_predicted(tmp_path):
     assert (linear * [1, 2, 4, 8])[1:].min() > linear[0]  # Communication.
     assert constant[1] > constant[0] > 0
     again = PlannedConfig(**known.decisions())
-    assert degree_costs(resolve(again).request).rates.tolist() == [
-        list(x) for x in zip(*known.group_costs, strict=True)
-    ]
+    rules = resolve(again).request
+    assert GroupCosts.of(rules.groups, rules.rates).rates[:3].T.tolist() == [list(each) for each in known.group_costs]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,7 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
     assert resolve(published).request.algorithm.name == "published"
     rules = resolve(again).request
     assert rules.lockstep == 1
-    costs = scheme_costs(rules)
+    costs = GroupCosts.of(rules.groups, rules.rates)
     assert costs.rates[:3].T.tolist() == [list(each) for each in known.group_costs]
     assert costs.enough.min() == 384
 

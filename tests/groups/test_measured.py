@@ -11,7 +11,7 @@ from packer_cli.config.gpu_model import load_models, read_profile
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
 from packer_cli.groups.choice import choose_measured_groups
-from packer_cli.groups.epoch import LengthSums
+from packer_cli.groups.estimate import LengthSums
 from packer_cli.groups.settings import best_settings, measured_settings
 from packer_cli.plan.core.groups import Group
 

@@ -22,7 +22,7 @@ from packer_cli.groups.choice import (
     hbp_groups,
     search_groups,
 )
-from packer_cli.groups.epoch import EpochModel, LengthSums
+from packer_cli.groups.estimate import EpochModel, LengthSums
 from packer_cli.groups.settings import (
     Setting,
     best_settings,

@@ -54,13 +54,6 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
     assert profile.assumed["constant_bytes_added"] == round(held)
 
 
-def test_a_profile_of_an_earlier_release_is_read(tmp_path, repo):
-    table = json.loads((repo / "tests/groups/data/hbp-table-4.json").read_text())
-    table["attention"] = [{"query_length": 16, "key_length": 4096, "seconds": 1e-3}]
-    (tmp_path / "profile.json").write_text(json.dumps(table))
-    assert read_profile(tmp_path / "profile.json").pieces == ()
-
-
 def test_pieces_with_fewer_keys_than_queries_are_refused(tmp_path, repo):
     table = json.loads((repo / "tests/groups/data/hbp-table-4.json").read_text())
     file = tmp_path / "profile.json"

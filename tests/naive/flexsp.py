@@ -7,7 +7,7 @@ import math
 
 
 class Costs:
-    """Twin of `DegreeCosts`."""
+    """Twin of `GroupCosts`."""
 
     def __init__(self, degrees, quadratic, linear, constant, capacity):
         self.degrees, self.capacity = degrees, capacity

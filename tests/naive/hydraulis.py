@@ -10,7 +10,7 @@ from tests.naive.random import SplitMix64
 
 
 class Costs:
-    """Twin of `SchemeCosts`."""
+    """Twin of `GroupCosts`."""
 
     def __init__(self, gpus, pp, quadratic, linear, constant, capacity):
         self.gpus, self.pp, self.capacity = gpus, pp, capacity

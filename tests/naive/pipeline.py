@@ -1,4 +1,4 @@
-"""Twin of `plan.kernels.pipeline`: an event simulation, in which whoever may run next does."""
+"""Twin of `plan.kernels.durations`: an event simulation, in which whoever may run next does."""
 
 from __future__ import annotations
 

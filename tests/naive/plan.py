@@ -87,15 +87,13 @@ def filling_length(free: int, lack: float) -> int:
 
 def spread(
     lengths: Sequence[int],
+    own_work: Sequence[int],
     order: Iterable[int],
     capacity: int,
     num_rows: int,
-    linear: int = 0,
     *,
     evens_tokens: bool = True,
-    own_work: Sequence[int] | None = None,
 ) -> list[int]:
-    own_work = own_work or [length * (length + linear) for length in lengths]
     tokens, work, row_of = [0] * num_rows, [0] * num_rows, [-1] * len(lengths)
     for i in order:
         rows = [r for r in range(num_rows) if tokens[r] + lengths[i] <= capacity]

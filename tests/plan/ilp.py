@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import ChunkOptions
+from packer_cli.plan.packing.best_fit import best_fit_decreasing
 from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM, IlpOptions
 from tests import naive
 
@@ -34,7 +33,7 @@ def cut_packs(num_packs, capacity, pieces, seed):
 
 
 def num_bfd(lengths, capacity):
-    return len(bfd.pack(lengths, capacity, 0, ChunkOptions())[0]) - 1
+    return len(best_fit_decreasing(lengths, capacity)[0]) - 1
 
 
 def solve(lengths, capacity, time_limit=20.0, max_lengths=300):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.kernels.events import free_seconds
+from packer_cli.plan.kernels.durations import free_seconds
 from tests.naive.simulate import events
 
 

@@ -237,13 +237,11 @@ def test_balanced_fill_evens_out_what_the_longest_do_not():
 )
 def test_spread_equals_its_twin(lengths, capacity, num_rows, linear, evens_tokens, has_own_work, data):
     order = naive.descending(lengths)
-    of_samples = np.array([lengths, order], dtype=np.int32)
+    length, falling = np.array([lengths, order], dtype=np.int32)
     works = st.lists(st.integers(1, 99), min_size=len(lengths), max_size=len(lengths))
-    work = data.draw(works) if has_own_work else None
-    of_work = {"evens_tokens": evens_tokens, "own_work": None if work is None else np.array(work)}
-    row_of = spread(*of_samples, capacity, num_rows, linear, **of_work)
-    of_work["own_work"] = work
-    assert row_of.tolist() == naive.spread(lengths, order, capacity, num_rows, linear, **of_work)
+    work = data.draw(works) if has_own_work else [length * (length + linear) for length in lengths]
+    row_of = spread(length, np.array(work), falling, capacity, num_rows, evens_tokens=evens_tokens)
+    assert row_of.tolist() == naive.spread(lengths, work, order, capacity, num_rows, evens_tokens=evens_tokens)
 
 
 @given(capacity=st.integers(1, 60), data=st.data())

@@ -18,7 +18,8 @@ from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.packing.limit import limit_samples, place_limited, trim_packs
+from packer_cli.plan.packing.best_fit import best_fit_each
+from packer_cli.plan.packing.limit import limit_samples, trim_packs
 from tests import naive
 from tests.plan.packing import assert_valid
 from tests.plan.test_build import whole
@@ -61,7 +62,9 @@ def test_trimmed_packs_keep_their_longest(case, most):
 )
 def test_placing_equals_its_twin(lengths, packs, capacity, most):
     rooms, slots = (np.array([pack[i] for pack in packs], dtype=np.int64) for i in range(2))
-    pack_of, num_packs = place_limited(np.array(lengths, dtype=np.int32), rooms, slots, capacity, most)
+    slots = np.append(slots, np.full(len(lengths), most))
+    order = np.arange(len(lengths), dtype=np.int32)
+    pack_of, num_packs = best_fit_each(np.array(lengths, dtype=np.int32), order, capacity, rooms, slots)
     assert (pack_of.tolist(), num_packs) == naive.place_limited(lengths, packs, capacity, most)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.kernels.pipeline import pipeline_seconds
+from packer_cli.plan.kernels.durations import pipeline_seconds
 from tests.naive import pipeline as naive
 
 

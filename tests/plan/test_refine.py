@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from packer_cli.plan.core.cost import require_exact
 from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.kernels.balance.exchange import Chosen, Pack, Pair, find_move
-from packer_cli.plan.kernels.balance.refine import refine_packs
+from packer_cli.plan.kernels.balance.refine import even_samples, refine_packs
 from tests.naive import exchange as naive
 
 linears = st.sampled_from([0, 0, 1, 30, 500, 24_576, 2**31 - 2])
@@ -69,13 +70,18 @@ def test_refine_is_exact_up_to_the_most_work(packs, linear):
     assert_refined_as_the_twin(packs, 2, 2**30, 0, linear)
 
 
+def refined(offsets, pieces, lengths, num_packs, num_ranks, capacity, linear):
+    even = partial(even_samples, lengths=lengths, capacity=capacity, linear=linear)
+    refine_packs(offsets, pieces, 0, num_packs, num_ranks, even)
+
+
 def assert_refined_as_the_twin(packs, num_ranks, capacity, seed, linear):
     lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
     pieces = np.random.default_rng(seed).permutation(len(lengths))
     lengths[pieces] = lengths.copy()
     before = [pieces[a:b].tolist() for a, b in itertools.pairwise(offsets)]
-    refine_packs(offsets, pieces, lengths, 0, len(packs), num_ranks, capacity, linear)
+    refined(offsets, pieces, lengths, len(packs), num_ranks, capacity, linear)
     after = [pieces[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     for first in range(0, len(packs), num_ranks):
         own = before[first : first + num_ranks]
@@ -99,7 +105,7 @@ def test_refine_keeps_what_it_promises(packs, num_ranks, extra, linear):
     pieces = np.arange(len(lengths))
     capacity = max(map(sum, packs)) + extra
     _, work = pack_tokens_and_work(offsets, pieces, lengths, linear)
-    refine_packs(offsets, pieces, lengths, 0, len(packs), num_ranks, capacity, linear)
+    refined(offsets, pieces, lengths, len(packs), num_ranks, capacity, linear)
     assert sorted(pieces.tolist()) == list(range(len(lengths)))
     assert (np.diff(offsets) > 0).all()
     tokens, new_work = pack_tokens_and_work(offsets, pieces, lengths, linear)
@@ -127,7 +133,7 @@ def test_refine_finds_the_exchange(packs, capacity, linear, greatest):
     lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
     pieces = np.arange(len(lengths))
-    refine_packs(offsets, pieces, lengths, 0, 2, 2, capacity, linear)
+    refined(offsets, pieces, lengths, 2, 2, capacity, linear)
     assert pack_tokens_and_work(offsets, pieces, lengths, linear)[1].max() == greatest
 
 

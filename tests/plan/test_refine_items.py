@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.kernels.balance.items import refine_items
+from packer_cli.plan.kernels.balance.items import even_items
+from packer_cli.plan.kernels.balance.refine import refine_packs
 from tests.naive import items as naive
 
 loads = st.tuples(st.integers(1, 400), st.integers(1, 30), st.integers(0, 30))
@@ -23,7 +25,8 @@ def test_refine_equals_its_twin(packs, extra, num_ranks):
     work, sizes, paths = np.array([item for pack in packs for item in pack]).T
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])])
     pieces = np.arange(len(work), dtype=np.int32)
-    refine_items(offsets, pieces, np.stack([sizes, paths]), work, 0, len(packs), num_ranks, (capacity, capacity))
+    even = partial(even_items, needs=np.stack([sizes, paths]), work=work, limits=(capacity, capacity))
+    refine_packs(offsets, pieces, 0, len(packs), num_ranks, even)
     refined = [pieces[a:b] for a, b in itertools.pairwise(offsets)]
     assert sorted(pieces.tolist()) == list(range(len(work)))
     assert all(len(pack) and max(sizes[pack].sum(), paths[pack].sum()) <= capacity for pack in refined)

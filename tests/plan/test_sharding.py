@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from packer_cli.format.sharding import PLANNED, local_indices
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
+from packer_cli.plan.core.cp_sharding import choose_sharding, cp_imbalance, cp_slowdown, predict_seconds
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.sharding import choose_sharding, cp_imbalance, cp_slowdown, predict_seconds
 from packer_cli.plan.core.types import Packs, Pieces, Plan
 from tests.naive import sharding as naive_sharding
 

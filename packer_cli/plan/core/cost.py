@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -136,12 +136,23 @@ class KernelCosts(NamedTuple):
     capacity: Int64Array
 
 
+_ENOUGH_TOKENS = 256, 128
+"""See `GroupCosts.enough`: of a micro-batch, and more for each GPU that shares it. Hydraulis's code has 384, 512, 768,
+1,024 and 1,280 tokens for tp 1 to 16."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupCosts:
-    """The time of a micro-batch on each of k kinds of groups of GPUs.
+    """The time of a micro-batch on each of k kinds of groups of GPUs, in any order.
 
-    One with samples of lengths s takes `quadratic sum(s^2) + linear sum(s) + constant` seconds on one pipeline stage,
-    and holds at most `capacity` tokens.
+    One with samples of lengths s takes `quadratic sum(s^2) + linear sum(s) + constant` seconds on one of the group's
+    `pp` stages, and holds at most `capacity` tokens. Its micro-batches take `sum t_j + (pp - 1) max t_j`.
+
+    >>> costs = GroupCosts(
+    ...     gpus=[4, 4], pp=[1, 2], quadratic=[2, 1], linear=[8, 5], constant=[0, 1], capacity=[20, 10]
+    ... )
+    >>> costs.seconds(1, work=9, tokens=3).tolist()
+    25.0
     """
 
     quadratic: Float64Array
@@ -152,31 +163,50 @@ class GroupCosts:
     """float64[k]: seconds per micro-batch, whatever its contents."""
     capacity: Int64Array
     """int64[k]: most tokens of a micro-batch, and so of a sample."""
+    gpus: Int64Array
+    """int64[k]: GPUs of a group."""
+    pp: Int64Array | int = 1
+    """int64[k]: pipeline stages."""
+    enough: Int64Array | int = 1
+    """int64[k]: mean tokens that a pipeline's micro-batches have at least, where these are not too many for one: GPUs
+    are slower on fewer, which the rates do not say (Hydraulis has 384 to 1,280 for tp 1 to 16)."""
     rates: Float64Array = field(init=False, repr=False)
-    """float64[.., k]: `quadratic`, `linear` and `constant`, and what a subclass adds, as kernels take them."""
+    """float64[6, k]: `quadratic`, `linear`, `constant`, `pp - 1`, `enough` and `gpus`, as kernels take them: more
+    arrays would make them slower."""
 
     def __post_init__(self) -> None:
         for name in (each.name for each in fields(self) if each.init):
             dtype = np.float64 if name in ("quadratic", "linear", "constant") else np.int64
             values = np.broadcast_to(getattr(self, name), np.shape(self.capacity))
             object.__setattr__(self, name, values.astype(dtype))
-        rates = (self.quadratic, self.linear, self.constant, *self._more_rates())
         assert len(self)
-        object.__setattr__(self, "rates", np.ascontiguousarray(rates))
+        rates = self.quadratic, self.linear, self.constant, self.pp - 1, self.enough, self.gpus
+        object.__setattr__(self, "rates", np.array(rates, dtype=np.float64))
         assert np.isfinite(self.rates).all()
         assert (self.rates >= 0).all()
         assert (self.linear > 0).all()
         assert (self.capacity >= 1).all()
         assert (self.capacity < MOST_TOKENS).all()
+        assert (self.gpus >= self.pp).all()
 
     @classmethod
-    def of(cls, rates: Sequence[tuple[float, float, float]], capacity: ArrayLike, **others: ArrayLike) -> Self:
-        """Make costs of quadratic, linear and constant seconds of each kind, and the other fields by name."""
+    def of(cls, groups: Sequence[Group], rates: Sequence[tuple[float, float, float]] | None) -> GroupCosts:
+        """Make the costs of groups from the quadratic, linear and constant seconds of each, which are known."""
+        assert rates is not None
         quadratic, linear, constant = np.array(rates).T
-        return cls(quadratic=quadratic, linear=linear, constant=constant, capacity=np.asarray(capacity), **others)
-
-    def _more_rates(self) -> tuple[Float64Array, ...]:
-        return ()
+        capacity, gpus, pp, of_stage = np.array(
+            [(group.capacity, group.num_gpus, group.pp_size, group.layout.stage_gpus) for group in groups]
+        ).T
+        once, each = _ENOUGH_TOKENS
+        return cls(
+            quadratic=quadratic,
+            linear=linear,
+            constant=constant,
+            capacity=capacity,
+            gpus=gpus,
+            pp=pp,
+            enough=once + each * of_stage,
+        )
 
     @property
     def arrays(self) -> KernelCosts:
@@ -197,6 +227,10 @@ class GroupCosts:
         quadratic, linear, constant, *_ = self.rates[:, np.asarray(kind)]
         return np.asarray(quadratic * work + linear * tokens + constant)
 
-    def select(self, kinds: Any) -> Self:
-        """Keep these kinds alone, in this order: a slice, or an index array."""
-        return type(self)(**{each.name: getattr(self, each.name)[kinds] for each in fields(self) if each.init})
+    def up_to(self, num_gpus: int) -> GroupCosts:
+        """Keep only the kinds of at most so many GPUs, of which there is one at least."""
+        return self.select(self.gpus <= num_gpus)
+
+    def select(self, kinds: Any) -> GroupCosts:
+        """Keep these kinds alone: an index array, in its order, or a mask."""
+        return GroupCosts(**{each.name: getattr(self, each.name)[kinds] for each in fields(self) if each.init})

@@ -6,6 +6,7 @@ imbalance. All are vectorized over the slots of a schedule, O(slots).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics
 from packer_cli.plan.core.bounds import bound_of_counts, bound_of_needs, least_max_works
+from packer_cli.plan.core.cp_sharding import CODES, cp_imbalance
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.segments import aligned_lengths, row_lengths
-from packer_cli.plan.core.sharding import CODES, cp_imbalance
 from packer_cli.plan.core.types import (
     FILLER,
     Float64Array,
@@ -66,7 +67,7 @@ def imbalance(values: Float64Array, of: Int64Array) -> float:
     return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
 
 
-def _imbalance(plan: Plan, epoch: int, values: Float64Array, iteration: Int64Array) -> float | None:
+def _imbalance(plan: Plan, values: Float64Array, iteration: Int64Array) -> float | None:
     """Measure the imbalance of micro-batches that wait for each other: of an iteration, or, as WLB-LLM, of a step.
 
     Pipelines make the micro-batches of a step wait. None where pipelines, or replicas that run freely, are unlike:
@@ -74,20 +75,20 @@ def _imbalance(plan: Plan, epoch: int, values: Float64Array, iteration: Int64Arr
     """
     layouts = {group.layout for group in plan.groups}
     if any(layout.pp > 1 for layout in layouts):
-        return imbalance(values, plan.epochs[epoch].iteration_step[iteration]) if len(layouts) == 1 else None
-    return None if plan.lockstep == 1 and _mixes_layouts(plan, epoch) else imbalance(values, iteration)
+        return imbalance(values, plan.epochs[0].iteration_step[iteration]) if len(layouts) == 1 else None
+    return None if plan.lockstep == 1 and _mixes_layouts(plan) else imbalance(values, iteration)
 
 
-def _mixes_layouts(plan: Plan, epoch: int) -> bool:
+def _mixes_layouts(plan: Plan) -> bool:
     """Whether an iteration has replicas of unlike layouts."""
-    schedule = plan.epochs[epoch]
+    schedule = plan.epochs[0]
     layouts = sorted({group.layout for group in plan.groups})
     layout = np.array([layouts.index(group.layout) for group in plan.groups])[schedule.slot_group]
     is_same_iteration = schedule.slot_iteration[1:] == schedule.slot_iteration[:-1]
     return bool((is_same_iteration & (layout[1:] != layout[:-1])).any())
 
 
-def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
+def least_works(plan: Plan, linear: int = 0) -> Float64Array:
     """Return a lower bound (float64[i]) on each iteration's greatest work per GPU, however its samples are dealt.
 
     Where replicas have unlike degrees, or several micro-batches, and for trees, it is the mean, or the longest sample
@@ -97,7 +98,7 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Float64Array:
     Args:
         linear: tokens, see `plan.core.cost`; 0 is attention work.
     """
-    schedule = plan.epochs[epoch]
+    schedule = plan.epochs[0]
     lengths = row_lengths(plan)
     first_slot = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
     num_pieces = np.append(np.diff(plan.packs.offsets), 0)[schedule.slot_pack]  # FILLER is -1, the appended zero
@@ -164,23 +165,26 @@ def _mean_or_heaviest(work: Int64Array, iteration: Int64Array, most_gpus: Int64A
     return np.maximum(total / num_gpus, heaviest / most_gpus)
 
 
-def measure(
-    plan: Plan,
-    group: int | None = None,
-    epoch: int = 0,
-    least: Float64Array | None = None,
-    linear: int = 0,
-    least_predicted: Float64Array | None = None,
-) -> Metrics:
+def measure(plan: Plan, group: int | None = None, linear: int = 0) -> Metrics:
     """Measure one group's iterations, or all.
 
     Args:
-        least: the result of `least_works` for this epoch, if known.
         linear: tokens, see `plan.core.cost`, for CBR and the imbalance.
-        least_predicted: as `least`, computed with `linear`.
     """
-    least = least_works(plan, epoch) if least is None else least
-    slots = slot_contents(plan, group, epoch)
+    return measure_each(plan, [group], linear)[0]
+
+
+def measure_each(plan: Plan, groups: Sequence[int | None], linear: int = 0) -> list[Metrics]:
+    """Return what `measure` does, of each of these groups, or of all for None."""
+    least = least_works(plan)
+    predicted = least_works(plan, linear) if linear else None
+    return [_measured(plan, group, linear, least, predicted) for group in groups]
+
+
+def _measured(
+    plan: Plan, group: int | None, linear: int, least: Float64Array, predicted: Float64Array | None
+) -> Metrics:
+    slots = slot_contents(plan, group)
     is_shared = np.array([each.layout.row_ranks > 1 for each in plan.groups])[slots.group]
     num_aligning = None
     if any(each.align > 1 for each in plan.groups):
@@ -191,9 +195,8 @@ def measure(
     abr, abr_bound = _ratio_and_bound(slots.of_replicas(slots.work), *slots.replicas, least, plan.num_gpus)
     cbr, cbr_bound = None, None
     work = _cost(slots, linear)
-    if linear:
-        least_predicted = least_works(plan, epoch, linear) if least_predicted is None else least_predicted
-        cbr, cbr_bound = _ratio_and_bound(slots.of_replicas(work), *slots.replicas, least_predicted, plan.num_gpus)
+    if predicted is not None:
+        cbr, cbr_bound = _ratio_and_bound(slots.of_replicas(work), *slots.replicas, predicted, plan.num_gpus)
     return Metrics(
         dbr=_mean(balance_ratio(slots.of_replicas(_shared_tokens(plan, slots)), *slots.replicas)),
         pr=1 - num_tokens / token_slots if token_slots else 0.0,
@@ -205,7 +208,7 @@ def measure(
         cr=float(slots.real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
         **_of_cp_ranks(plan, packs),
         ave_t=num_tokens / len(slots.pack) if len(slots.pack) else 0.0,
-        imbalance=_imbalance(plan, epoch, work / slots.gpus, slots.iteration),
+        imbalance=_imbalance(plan, work / slots.gpus, slots.iteration),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
         num_tokens=num_tokens,
         num_packs=len(packs),
@@ -231,13 +234,13 @@ class IterationFigures:
     """int64[i]: tokens of the rows. PR is 1 - tokens / token slots."""
 
 
-def iteration_figures(plan: Plan, epoch: int = 0, linear: int = 0) -> IterationFigures:
+def iteration_figures(plan: Plan, linear: int = 0) -> IterationFigures:
     """Measure each iteration. Price: O(pieces + slots).
 
     Args:
         linear: tokens, see `plan.core.cost`, for CBR.
     """
-    slots, num_iterations = slot_contents(plan, None, epoch), plan.epochs[epoch].num_iterations
+    slots, num_iterations = slot_contents(plan), plan.epochs[0].num_iterations
 
     def ratios(values: Float64Array) -> Float64Array:
         return balance_ratio(slots.of_replicas(values), *slots.replicas)
@@ -370,9 +373,9 @@ class SlotContents:
         return self.iteration[self.first], self.gpus[self.first]
 
 
-def slot_contents(plan: Plan, group: int | None = None, epoch: int = 0) -> SlotContents:
+def slot_contents(plan: Plan, group: int | None = None) -> SlotContents:
     """Return the slots of one group, or all of them. Price: O(pieces + slots)."""
-    schedule = plan.epochs[epoch]
+    schedule = plan.epochs[0]
     chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
     pack = schedule.slot_pack[chosen]
     pack_tokens, pack_work = plan_tokens_and_work(plan)

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Delay, QueueMetrics, Randomness
+from packer_cli.format.ragged import offsets_of
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.streams import Stream, rng_state
-from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Pieces, Plan, Schedule, blocks_of
 
 _BLOCK = 1 << 18
 
@@ -39,7 +40,9 @@ def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None 
         return source_of_sample[chosen if pieces.samples is None else pieces.samples[chosen]].astype(np.int64)
 
     spreads = [_MixSpread(pieces, kinds) for kinds in ([size] if source_of_sample is None else [size, source])]
-    correlation = _Correlation()
+    counts = np.diff(plan.packs.offsets)
+    sums = int(pieces.length.sum(dtype=np.int64)), int(schedule.step_of_packs(len(counts)) @ counts)
+    means, products = np.array(sums)[:, None] / max(1, num_pieces), np.zeros((2, 2))
     reference = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.REFERENCE)[0])))
     place = np.arange(num_pieces, dtype=np.int32)
     reference.shuffle(place)
@@ -48,14 +51,16 @@ def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None 
         displacement = np.abs(block.step - place[block.pieces].astype(np.int64) * num_steps // num_pieces)
         total, most = total + int(displacement.sum()), max(most, int(displacement.max()))
         length = pieces.length[block.pieces]
-        correlation.add(length, block.step)
+        values = np.stack([length, block.step]) - means
+        products += values @ values.T
         for spread in spreads:
             spread.add(block, length)
+    squares = float(products[0, 0] * products[1, 1])
     return Randomness(
         num_steps=schedule.num_steps,
         mean_displacement=total / max(1, num_pieces),
         max_displacement=most,
-        length_step_correlation=correlation.value(),
+        length_step_correlation=abs(float(products[0, 1])) / math.sqrt(squares) if squares > 0 else 0.0,
         length_mix_spread=spreads[0].mean(),
         source_mix_spread=spreads[1].mean() if len(spreads) > 1 else 0.0,
     )
@@ -73,17 +78,13 @@ class _Block(NamedTuple):
 def _blocks(plan: Plan, schedule: Schedule) -> Iterator[_Block]:
     """Yield the pieces in the order of training, in blocks of whole steps, of about 2^18 pieces or one step. O(m)."""
     slots = np.flatnonzero(schedule.slot_pack != FILLER)
-    packs = schedule.slot_pack[slots]
-    step = schedule.iteration_step[schedule.slot_iteration[slots]]
-    ends = np.cumsum(np.diff(plan.packs.offsets)[packs])
-    first = 0
-    while first < len(packs):
-        before = ends[first - 1] if first else 0
-        last = step[min(int(np.searchsorted(ends, before + _BLOCK)), len(packs) - 1)]
-        stop = int(np.searchsorted(step, last if last > step[first] else last + 1))
-        offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs[first:stop])
-        yield _Block(pieces, np.repeat(step[first:stop], np.diff(offsets)))
-        first = stop
+    packs, step = schedule.slot_pack[slots], schedule.iteration_step[schedule.slot_iteration[slots]]
+    first = np.searchsorted(step, np.arange(schedule.num_steps + 1))
+    ends = offsets_of(np.diff(plan.packs.offsets)[packs])[first]
+    for block in blocks_of(ends, _BLOCK):
+        own = slice(first[block.start], first[block.stop])
+        offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs[own])
+        yield _Block(pieces, np.repeat(step[own], np.diff(offsets)))
 
 
 def measure_delay(plan: Plan) -> Delay:
@@ -117,35 +118,6 @@ def measure_delay(plan: Plan) -> Delay:
 
 def _weighted_mean(values: Int64Array, weights: Int64Array) -> float:
     return int(values @ weights) / max(1, int(weights.sum()))
-
-
-class _Correlation:
-    """The size of the correlation of two series (int[n]) that come block by block.
-
-    Blocks are joined as in Chan, Golub and LeVeque 1983, which is exact to rounding.
-    """
-
-    def __init__(self) -> None:
-        self._num = 0
-        self._means = np.zeros(2)
-        self._products = np.zeros((2, 2))
-
-    def add(self, one: NDArray[np.integer], other: NDArray[np.integer]) -> None:
-        if not len(one):
-            return
-        values = np.stack([one, other]).astype(np.float64)
-        means = values.mean(axis=1)
-        values -= means[:, None]
-        num = self._num + len(one)
-        apart = means - self._means
-        self._products += values @ values.T + np.outer(apart, apart) * (self._num * len(one) / num)
-        self._means += apart * len(one) / num
-        self._num = num
-
-    def value(self) -> float:
-        """Return the correlation of the series; 0 where one of them is always the same."""
-        squares = float(self._products[0, 0] * self._products[1, 1])
-        return abs(float(self._products[0, 1])) / math.sqrt(squares) if squares > 0 else 0.0
 
 
 class _MixSpread:

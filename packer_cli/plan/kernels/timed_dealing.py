@@ -1,6 +1,6 @@
 """Deals samples to groups of GPUs by predicted seconds, and evens the groups out (FlexSP, Hydraulis).
 
-Group p has `degrees[kinds[p]]` GPUs. Seconds follow from integers, so they do not depend on the order of the samples.
+Group p is of the kind `kinds[p]`. Seconds follow from integers, so they do not depend on the order of the samples.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def hash_of(counts: Int64Array) -> np.uint64:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def seconds_of(rates: Float64Array, kind: int, work: int, tokens: int) -> float:
-    """Predict the seconds of a group, see `DegreeCosts`; 0 without samples."""
+    """Predict the seconds of a group, see `GroupCosts`; 0 without samples."""
     return rates[0, kind] * work + rates[1, kind] * tokens + rates[2, kind] if tokens else 0.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,9 +42,9 @@ class PackingOptions:
             where = f" of packing {of!r}" if of else ""
             raise ValueError(f"option {name!r}{where} must {rule}, got {getattr(self, name)!r}")
 
-    def capacity(self, longest: int) -> int:
-        """Return the most tokens of a pack in a group of that capacity."""
-        return longest
+    def capacities(self, longest: int) -> list[int]:
+        """Return the most tokens of a pack in a group of that capacity: several, rising, to choose from."""
+        return [longest]
 
 
 PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int32Array]]
@@ -117,16 +117,7 @@ class ChunkOptions(PackingOptions):
 ChunkFunction = Callable[[Int32Array], tuple[Int64Array, Int32Array]]
 
 
-class HasOptions(Protocol):
-    """An entry of a registry of packings."""
-
-    @property
-    def options(self) -> type[PackingOptions]:
-        """The dataclass of its options."""
-        ...
-
-
-P = TypeVar("P", bound=HasOptions)
+P = TypeVar("P", bound=PackingAlgorithm)
 
 
 def find_packing(text: str, registry: Mapping[str, P]) -> P:

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces
-from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.best_fit import runs_by_decreasing_length
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.best_fit import best_fit_decreasing, runs_by_decreasing_length
 from packer_cli.plan.packing.wrap import join
 
 SHORTEST = 64
@@ -89,7 +88,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
         begin += count
     left = order[is_left]
     full_offsets = np.concatenate([[0], np.cumsum(np.concatenate([[], *sizes]), dtype=np.int64)])
-    offsets, members = bfd.pack(lengths[left], capacity, seed, ChunkOptions())
+    offsets, members = best_fit_decreasing(lengths[left], capacity)
     order = order[~is_left]
     return np.concatenate([full_offsets[:-1], len(order) + offsets]), np.concatenate([order, left[members]])
 

@@ -27,15 +27,14 @@ def fit_needs(
         is_shuffled: whether in random order, and not the piece with the greatest share of a limit first.
     """
     num = needs.shape[1]
-    order = shuffled(num, rng_state(seed)) if is_shuffled else _largest_first(needs, limits)
+    if is_shuffled:
+        order = shuffled(num, rng_state(seed))
+    else:
+        order = as_ids(np.argsort(-(needs / limits[:, None]).max(axis=0), kind="stable"))
     pack_of = np.empty(num, dtype=np.int32)
     least = needs.min(axis=1) if num else limits
     num_packs = _fit(needs, limits, order, least, 1 / limits, is_best, pack_of)
     return group_moves(pack_of, ONE_EACH, order, num_packs)
-
-
-def _largest_first(needs: Int64Array, limits: Int64Array) -> Int32Array:
-    return as_ids(np.argsort(-(needs / limits[:, None]).max(axis=0), kind="stable"))
 
 
 @njit(cache=True)

@@ -1,8 +1,12 @@
-"""Padded batches, a baseline: a batch takes B rows of its longest sample's length, as in a trainer that does not pack.
+"""Baselines that do not pack: padded batches, and one sample a pack.
 
+A padded batch takes B rows of its longest sample's length, as in a trainer that does not pack.
 Source: the random and sorted batches of HBP (arXiv 2503.07680, table 3).
 Price: O(n), a shuffle or a counting sort, and one pass. Use it to see what packing gains, with `hbpack compare`. Such
 batches are never written: hbpack writes packs, whose samples follow each other without padding.
+
+`none` puts one sample into a pack. Price: O(n), two ranges. Use it to see what packing gains, or if a trainer cannot
+separate the samples of a row. Do not use it otherwise: all the rest of a row is padding.
 """
 
 from __future__ import annotations
@@ -63,7 +67,12 @@ def _batches(lengths: NDArray[np.int32], capacity: int, most: int) -> NDArray[np
     return offsets[: num_batches + 1].copy()
 
 
-ALGORITHM = PackingAlgorithm(
+def _alone(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
+    return np.arange(len(lengths) + 1, dtype=np.int64), np.arange(len(lengths), dtype=np.int32)
+
+
+NO_PACKING = PackingAlgorithm(name="none", summary="baseline: one sample a pack", pack=_alone, bytes_a_sample=180)
+PADDED = PackingAlgorithm(
     name="padded",
     summary="baseline: batches padded to their longest sample; only compared, never written",
     pack=pack,

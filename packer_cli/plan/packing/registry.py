@@ -15,23 +15,7 @@ import numpy as np
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.core.check import forbid, require
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing import (
-    bfd,
-    bfd_split,
-    bfs,
-    decompose,
-    ffd,
-    ffs,
-    ilp,
-    isf,
-    next_fit,
-    no_packing,
-    padded,
-    random_fit,
-    sorted_fit,
-    spfhp,
-    wrap,
-)
+from packer_cli.plan.packing import best_fit, decompose, first_fit, ilp, isf, next_fit, padded, spfhp, wrap
 from packer_cli.plan.packing.base import PackFunction, PackingAlgorithm, PackingOptions
 from packer_cli.plugins import Registry, blaming
 
@@ -99,23 +83,23 @@ def _proved(
 
 
 _OWN = {
-    module.ALGORITHM.name: module.ALGORITHM
-    for module in (
-        isf,
-        next_fit,
-        ffd,
-        bfd,
-        ffs,
-        bfs,
-        spfhp,
-        ilp,
-        wrap,
-        bfd_split,
-        decompose,
-        random_fit,
-        sorted_fit,
-        no_packing,
-        padded,
+    algorithm.name: algorithm
+    for algorithm in (
+        isf.ALGORITHM,
+        next_fit.NEXT_FIT,
+        first_fit.FFD,
+        best_fit.BFD,
+        first_fit.FFS,
+        best_fit.BFS,
+        spfhp.ALGORITHM,
+        ilp.ALGORITHM,
+        wrap.ALGORITHM,
+        best_fit.BFD_SPLIT,
+        decompose.ALGORITHM,
+        next_fit.RANDOM,
+        next_fit.SORTED,
+        padded.NO_PACKING,
+        padded.PADDED,
     )
 }
 

@@ -1,4 +1,4 @@
-"""From packs by group and iterations to a plan: schedules each epoch, and numbers the packs.
+"""From packs and iterations to a plan: schedules each epoch, and numbers the packs.
 
 Where replicas do not wait for each other in every micro-batch (`--lockstep 1`; DDP, ZeRO-1), only the end of a step
 and a change of replicas bring all GPUs together, as in ByteScale (arXiv 2502.21231) and Megatron's dynamic context
@@ -18,10 +18,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import GroupCosts, segment_sums
-from packer_cli.plan.core.csr import copy_packs, pack_tokens_and_work, plan_tokens_and_work, select_packs
+from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.iterations import Iterations, one_group_each, order_slots
 from packer_cli.plan.core.schedule import schedule_epoch
-from packer_cli.plan.core.segments import align_up, aligned_lengths, padded_lengths
+from packer_cli.plan.core.segments import aligned_lengths, padded_lengths
 from packer_cli.plan.core.types import (
     FILLER,
     Float64Array,
@@ -36,37 +36,10 @@ from packer_cli.plan.core.types import (
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-class GroupPacks(NamedTuple):
-    """The packs of one group in the order of their iterations."""
-
-    offsets: Int64Array
-    """int64[p+1]"""
-    pieces: Int32Array
-    """int32[m]"""
-    num_rest: int = 0
-    """Packs at the end that fill no whole iteration."""
-    is_spread: bool = False
-    """Whether these were spread over all ranks, in rows shorter than the capacity."""
-
-    @property
-    def num_packs(self) -> int:
-        """p"""
-        return len(self.offsets) - 1
-
-
-def packs_by_group(
-    offsets: Int64Array, pieces: Int32Array, group: Int64Array, num_groups: int
-) -> tuple[list[GroupPacks], Int64Array]:
-    """Divide packs among their groups; return these, and the number of each pack (int64[p]) through the groups. O(m).
-
-    Args:
-        group: int64[p], of each pack.
-    """
-    order = np.argsort(group, kind="stable")
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.arange(len(order))
-    parts = np.split(order, np.searchsorted(group[order], np.arange(1, num_groups)))
-    return [GroupPacks(*select_packs(offsets, pieces, own)) for own in parts], number
+def make_packs(offsets: Int64Array, pieces: Int32Array, group: NDArray[np.integer]) -> Packs:
+    """Make packs of pieces (int64[p+1], int32[m]) for their groups (int[p]), in any order."""
+    codes = np.zeros(len(group), dtype=np.int8)
+    return Packs(offsets=offsets, pieces=pieces, group=group.astype(np.int16), cp_sharding=codes)
 
 
 def packs_by_step(plan: Plan, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -77,7 +50,7 @@ def packs_by_step(plan: Plan, chosen: Int64Array) -> tuple[Int64Array, Int64Arra
 
 
 class PackSizes(NamedTuple):
-    """Sizes of packs, numbered through the groups."""
+    """Sizes of packs."""
 
     tokens: Int64Array
     """int64[p]"""
@@ -86,35 +59,23 @@ class PackSizes(NamedTuple):
     work: Int64Array
     """int64[p]: what the plan evens out, see `PlanRequest.evened`; the padding counts."""
 
+    def seconds(self, group: NDArray[np.integer], request: PlanRequest, costs: GroupCosts) -> Float64Array:
+        """Predict the seconds (float64[p]) of packs of these groups (int[p])."""
+        return costs.seconds(group, self.work - request.evened * self.aligned, self.aligned)
 
-def pack_sizes(
-    by_group: Sequence[GroupPacks], lengths: Int32Array, request: PlanRequest, attention: Int64Array | None = None
-) -> PackSizes:
-    """Measure all packs, of pieces of these lengths (int32[m]) and of this `Pieces.attention`. O(m)."""
-    of_groups = [
-        pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), request.evened, attention)
-        for part, group in zip(by_group, request.groups, strict=True)
-    ]
-    aligned, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
-    if all(group.align == 1 for group in request.groups):
+
+def pack_sizes(pieces: Pieces, packs: Packs, request: PlanRequest) -> PackSizes:
+    """Measure packs for the groups of a request. O(m)."""
+    lengths = aligned_lengths(pieces, packs, request.groups)
+    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, request.evened, pieces.attention)
+    if lengths is pieces.length:
         return PackSizes(aligned, aligned, work)
-    tokens = [pack_tokens_and_work(part.offsets, part.pieces, lengths)[0] for part in by_group]
-    return PackSizes(np.concatenate(tokens), aligned, work)
-
-
-def sizes_of_plan(plan: Plan, request: PlanRequest) -> PackSizes:
-    """Measure the packs of a plan. O(m)."""
-    packs = plan.packs
-    lengths = aligned_lengths(plan.pieces, packs, plan.groups)
-    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, request.evened, plan.pieces.attention)
-    if lengths is plan.pieces.length:
-        return PackSizes(aligned, aligned, work)
-    return PackSizes(segment_sums(plan.pieces.length[packs.pieces], packs.offsets), aligned, work)
+    return PackSizes(segment_sums(pieces.length[packs.pieces], packs.offsets), aligned, work)
 
 
 def assemble(
     pieces: Pieces,
-    by_group: list[GroupPacks],
+    packs: Packs,
     iterations: Iterations,
     sizes: PackSizes,
     request: PlanRequest,
@@ -123,17 +84,14 @@ def assemble(
     """Make the plan of packs and iterations: schedule each epoch, and number the packs as the first epoch reads them.
 
     Args:
-        by_group: emptied, so that no group's packs are held longer than needed.
-        iterations: their slots number the packs through the groups.
         costs: of the groups, if known.
     """
-    group = np.repeat(np.arange(len(by_group)), [part.num_packs for part in by_group])
-    schedules = [scheduled(iterations, sizes, group, request, epoch, costs) for epoch in range(request.epochs)]
-    return numbered_plan(pieces, by_group, schedules, request)
+    schedules = [scheduled(iterations, sizes, packs.group, request, epoch, costs) for epoch in range(request.epochs)]
+    return numbered_plan(pieces, packs, schedules, request)
 
 
 def assemble_padded(
-    pieces: Pieces, batches: GroupPacks, slots: Int32Array, request: PlanRequest, step: Int64Array | None = None
+    pieces: Pieces, batches: Packs, slots: Int32Array, request: PlanRequest, step: Int64Array | None = None
 ) -> Plan:
     """Make the plan of padded batches of the only group, each in rows of its own length.
 
@@ -141,11 +99,11 @@ def assemble_padded(
         slots: int32[iterations, dp_ranks], the batches of each iteration.
         step: int64[i], of each iteration; None: `StepRules` decide.
     """
-    padded = padded_lengths(batches.offsets, batches.pieces, pieces.length)
-    tokens, sizes = (pack_sizes([batches], lengths, request) for lengths in (pieces.length, padded))
-    sizes = sizes._replace(tokens=tokens.tokens)
+    lengths = padded_lengths(batches.offsets, batches.pieces, pieces.length)
+    padded = Pieces(samples=pieces.samples, start=pieces.start, length=lengths)
+    sizes = pack_sizes(padded, batches, request)._replace(tokens=pack_sizes(pieces, batches, request).tokens)
     iterations = replace(one_group_each(request.groups, [slots], sizes.aligned), step=step)
-    plan = replace(assemble(pieces, [batches], iterations, sizes, request), is_padded=True)
+    plan = replace(assemble(pieces, batches, iterations, sizes, request), is_padded=True)
     rows = np.append(plan_tokens_and_work(plan)[0], 0).astype(np.int32)  # FILLER is -1, the appended zero
     epochs = (replace(schedule, slot_row_length=rows[schedule.slot_pack]) for schedule in plan.epochs)
     return replace(plan, epochs=tuple(epochs))
@@ -173,40 +131,29 @@ def scheduled(
     # long sample would weigh as much as many packs of short ones.
     times = sizes.work.astype(np.float64) if linear else None
     if costs is not None:
-        times = costs.seconds(group, sizes.work - linear * sizes.aligned, sizes.aligned)
+        times = sizes.seconds(group, request, costs)
     return run_freely(schedule, num_groups, times, sizes.work if request.steps.longest_first else None)
 
 
 def numbered_plan(
-    pieces: Pieces, by_group: list[GroupPacks], schedules: Sequence[Schedule], request: PlanRequest, **others: Any
+    pieces: Pieces, packs: Packs, schedules: Sequence[Schedule], request: PlanRequest, **others: Any
 ) -> Plan:
     """Make the plan of these epochs; number its packs as the first epoch reads them, one group after another. O(m).
 
     Args:
-        by_group: emptied, so that no group's packs are held longer than needed.
-        schedules: of each epoch; their slots number the packs through the groups.
+        schedules: of each epoch.
         others: fields of the plan that are not the request's.
     """
-    slot_pack = schedules[0].slot_pack
-    sizes = [part.num_packs for part in by_group]
-    group = np.repeat(np.arange(len(by_group), dtype=np.int16), sizes)
-    used = slot_pack[slot_pack != FILLER]
-    order = used[np.argsort(group[used], kind="stable")]
-    offsets = np.zeros(len(group) + 1, dtype=np.int64)
-    members = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int32)
-    first = 0
-    for size in sizes:
-        part = by_group.pop(0)
-        copy_packs(part.offsets, part.pieces, order[first : first + size] - first, offsets, members, first)
-        first += size
-    number = np.empty(len(group) + 1, dtype=np.int32)
-    number[order] = np.arange(len(group))
+    used = schedules[0].slot_pack[schedules[0].slot_pack != FILLER]
+    order = used[np.argsort(packs.group[used], kind="stable")]
+    number = np.empty(len(order) + 1, dtype=np.int32)
+    number[order] = np.arange(len(order))
     number[FILLER] = FILLER  # -1, the last one.
-    packs = Packs(offsets=offsets, pieces=members, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
+    in_order = make_packs(*select_packs(packs.offsets, packs.pieces, order), packs.group[order])
     names = ("groups", "num_gpus", "lockstep", "max_samples", "limits", "mask")
     of_request = {name: getattr(request, name) for name in names}
     epochs = tuple(replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in schedules)
-    return Plan(pieces=pieces, packs=packs, epochs=epochs, **{**of_request, **others})
+    return Plan(pieces=pieces, packs=in_order, epochs=epochs, **{**of_request, **others})
 
 
 def run_freely(

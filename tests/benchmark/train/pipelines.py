@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.kernels.pipeline import pipeline_seconds
+from packer_cli.plan.kernels.durations import pipeline_seconds
 from tests.benchmark.report import table
 from tests.benchmark.train.measured import TARGET, Floats
 from tests.benchmark.train.sets import VOCABULARY, pack, write_samples

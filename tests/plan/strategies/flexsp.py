@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
+from packer_cli.plan.core.cost import GroupCosts
 from tests.naive import flexsp as naive
 
 
-def both(costs: DegreeCosts) -> tuple[DegreeCosts, naive.Costs]:
+def both(costs: GroupCosts) -> tuple[GroupCosts, naive.Costs]:
     """The costs, and their twin."""
-    rates = (values.tolist() for values in costs.rates)
-    return costs, naive.Costs(costs.degrees.tolist(), *rates, costs.capacity.tolist())
+    rates = (values.tolist() for values in costs.rates[:3])
+    return costs, naive.Costs(costs.gpus.tolist(), *rates, costs.capacity.tolist())
 
 
 def make_costs(degrees, gpu_tokens, *, send=1e-6, constant=0.08, send_constant=0.008):
     """About those of an 8B model on H100s."""
     degrees = np.array(degrees)
     is_sent = degrees > 1
-    return DegreeCosts(
-        degrees=degrees,
+    return GroupCosts(
+        gpus=degrees,
         quadratic=2.5e-9 / degrees,
         linear=1.3e-4 / degrees + is_sent * send,
         constant=constant + is_sent * send_constant,
@@ -34,8 +34,8 @@ def any_costs(draw, most=8):
     degrees = sorted(draw(st.sets(st.integers(1, most), min_size=1, max_size=4)))
     numbers = st.integers(1, 40)
     size = {"min_size": len(degrees), "max_size": len(degrees)}
-    return DegreeCosts(
-        degrees=degrees,
+    return GroupCosts(
+        gpus=degrees,
         quadratic=draw(st.lists(numbers, **size)),
         linear=draw(st.lists(numbers, **size)),
         constant=draw(st.lists(st.integers(0, 200), **size)),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.streams import rng_state
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_step
+from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, plan_step
 from tests.naive import hydraulis as naive
 
 FITTED = {
@@ -44,11 +44,11 @@ def longest_of(tp: int, pp: int, *, optimizer: tuple[int, int, int] = (8, 4, 1))
     return int(free / (layers * hidden / tp * _ACTIVATIONS[tp])) // 128 * 128
 
 
-def fitted_costs(schemes: list[tuple[int, int]] | None = None) -> SchemeCosts:
+def fitted_costs(schemes: list[tuple[int, int]] | None = None) -> GroupCosts:
     """Costs of these (tp, pp), by default all of the table."""
     schemes = list(FITTED) if schemes is None else schemes
     linear, quadratic, constant = np.array([FITTED[scheme] for scheme in schemes]).T
-    return SchemeCosts(
+    return GroupCosts(
         gpus=[tp * pp for tp, pp in schemes],
         pp=[pp for _, pp in schemes],
         quadratic=quadratic * 1e-10,
@@ -58,7 +58,7 @@ def fitted_costs(schemes: list[tuple[int, int]] | None = None) -> SchemeCosts:
     )
 
 
-def both(costs: SchemeCosts) -> tuple[SchemeCosts, naive.Costs]:
+def both(costs: GroupCosts) -> tuple[GroupCosts, naive.Costs]:
     """The costs, and their twin."""
     rates = (values.tolist() for values in costs.rates[:3])
     return costs, naive.Costs(costs.gpus.tolist(), costs.pp.tolist(), *rates, costs.capacity.tolist())
@@ -70,7 +70,7 @@ def any_costs(draw):
     num = draw(st.integers(1, 3))
     size = {"min_size": num, "max_size": num}
     pp = draw(st.lists(st.integers(1, 3), **size))
-    return SchemeCosts(
+    return GroupCosts(
         gpus=[stages * draw(st.integers(1, 3)) for stages in pp],
         pp=pp,
         quadratic=draw(st.lists(st.integers(0, 10), **size)),
@@ -80,7 +80,7 @@ def any_costs(draw):
     )
 
 
-def random_step(seed: int, most: int = 10) -> tuple[np.ndarray, np.ndarray, SchemeCosts]:
+def random_step(seed: int, most: int = 10) -> tuple[np.ndarray, np.ndarray, GroupCosts]:
     """(lengths, kinds, costs) of a small step: 3 to `most` samples of any spread on 1 to 3 pipelines."""
     rng = np.random.default_rng(seed)
     costs = fitted_costs()
@@ -89,7 +89,7 @@ def random_step(seed: int, most: int = 10) -> tuple[np.ndarray, np.ndarray, Sche
     return np.clip(lengths, 1, costs.capacity[kinds].max()).astype(np.int32), kinds, costs
 
 
-def planned(lengths, kinds, costs: SchemeCosts, *, seed: int = 0, restarts: int = RESTARTS) -> StepPlan:
+def planned(lengths, kinds, costs: GroupCosts, *, seed: int = 0, restarts: int = RESTARTS) -> StepPlan:
     """`plan_step` for samples and pipelines in any order."""
     kinds = np.array(kinds)
     by_length, by_capacity = np.argsort(-np.array(lengths), kind="stable"), np.argsort(-costs.capacity[kinds])

@@ -8,16 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.core.types import FILLER
-from packer_cli.plan.kernels.events import free_seconds
+from packer_cli.plan.kernels.durations import free_seconds
 from packer_cli.plan.strategies.dynamic_cp.rounds import (
     any_degree,
     form_rounds,
-    pack_by_need,
     place_freely,
     powers_of_two,
     rounds_between,
 )
-from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, packs_of_one_degree
+from packer_cli.plan.strategies.dynamic_cp.schedulers import (
+    cut_rounds,
+    dynamic_rounds,
+    pack_by_need,
+    packs_of_one_degree,
+)
 from tests.naive import dynamic_cp as naive
 
 ON_A_RANK = 16

@@ -29,7 +29,7 @@ def check_micro_batch(found, lengths, costs, num_gpus):
     kinds = found.kinds.tolist()
     assert all(groups)
     assert kinds == sorted(kinds, reverse=True)
-    assert costs.degrees[kinds].sum() <= num_gpus
+    assert costs.gpus[kinds].sum() <= num_gpus
     assert all(map(twin.fits, kinds, groups))
     assert found.seconds == pytest.approx(max(map(twin.seconds, kinds, groups)))
 
@@ -45,7 +45,7 @@ def check_iterations(found, lengths, costs, num_gpus):
     seconds = []
     for first, stop in zip(found.iterations, found.iterations[1:], strict=False):
         assert kinds[first:stop] == sorted(kinds[first:stop], reverse=True)
-        assert 0 < costs.degrees[kinds[first:stop]].sum() <= num_gpus
+        assert 0 < costs.gpus[kinds[first:stop]].sum() <= num_gpus
         seconds.append(max(map(twin.seconds, kinds[first:stop], packs[first:stop])))
     assert found.iterations[-1] == len(kinds)
     assert iteration_seconds(found, lengths, costs).tolist() == pytest.approx(seconds)
@@ -54,14 +54,14 @@ def check_iterations(found, lengths, costs, num_gpus):
 
 @given(costs=any_costs(), lengths=LENGTHS, num_gpus=st.integers(1, 12))
 def test_the_search_is_between_the_optimum_and_a_little_more(costs, lengths, num_gpus):
-    assume(num_gpus >= costs.degrees[0])
+    assume(num_gpus >= costs.gpus[0])
     costs = costs.up_to(num_gpus)
     found = solve_micro_batch(np.array(lengths), costs, num_gpus)
     best = fastest_groups(lengths, both(costs)[1], num_gpus)
     if found.seconds == math.inf:
         assert not len(found.kinds)
         # What hardly fits may not be found.
-        fits = costs.capacity[-1] * (num_gpus // costs.degrees[-1])
+        fits = costs.capacity[-1] * (num_gpus // costs.gpus[-1])
         assert best == math.inf or sum(lengths) > 0.5 * fits or max(lengths) > costs.capacity[-1] / 2
         return
     check_micro_batch(found, lengths, costs, num_gpus)
@@ -123,7 +123,7 @@ def test_the_search_is_near_the_optimum_of_a_hundred_batches():
 @given(costs=any_costs(), data=st.data(), window=st.integers(0, 2), seed=st.integers(0, 3))
 @settings(max_examples=30)
 def test_a_plan_of_the_whole_data_set_is_valid(costs, data, window, seed):
-    num_gpus = data.draw(st.integers(int(costs.degrees[-1]), 12))
+    num_gpus = data.draw(st.integers(int(costs.gpus[-1]), 12))
     lengths = np.array(
         data.draw(st.lists(st.integers(1, int(costs.capacity[-1])), min_size=1, max_size=60)), dtype=np.int32
     )
@@ -137,7 +137,7 @@ def test_a_plan_of_the_whole_data_set_is_valid(costs, data, window, seed):
 @given(costs=any_costs(), data=st.data(), batch_tokens=st.integers(1, 200))
 @settings(max_examples=30)
 def test_a_plan_of_batches_is_valid(costs, data, batch_tokens):
-    num_gpus = data.draw(st.integers(int(costs.degrees[-1]), 12))
+    num_gpus = data.draw(st.integers(int(costs.gpus[-1]), 12))
     lengths = np.array(
         data.draw(st.lists(st.integers(1, int(costs.capacity[-1])), min_size=1, max_size=40)), dtype=np.int32
     )
@@ -177,7 +177,7 @@ def test_more_micro_batches_than_the_fewest_may_be_faster():
     lengths = np.array([200] + [14] * 4, dtype=np.int32)
     costs = make_costs([1, 2, 4], 64, send=1e-4, constant=0, send_constant=0)
     few, many = (
-        sum(check_iterations(plan_batches(lengths, costs, 4, 2**31, trials=trials).iterations, lengths, costs, 4))
+        sum(check_iterations(plan_batches(lengths, costs, 4, 2**31, trials=trials)[0], lengths, costs, 4))
         for trials in (1, 5)
     )
     assert many < few
@@ -197,7 +197,7 @@ def test_the_whole_data_set_takes_hardly_more_than_the_bound_and_batches_more():
         sum(check_iterations(plan_data_set(lengths, costs, 32, window=window), lengths, costs, 32)) / least
         for window in (0, 8)
     )
-    one_by_one = plan_batches(lengths[:1500], costs, 32, 2**19).iterations
+    one_by_one = plan_batches(lengths[:1500], costs, 32, 2**19)[0]
     batches = sum(check_iterations(one_by_one, lengths[:1500], costs, 32))
     assert whole <= 1.03
     assert whole <= windows <= batches / least_total_seconds(lengths[:1500], costs, 32)
@@ -208,12 +208,12 @@ def test_degrees_that_do_not_divide_the_gpus_fill_them():
     lengths = np.minimum(lengths, costs.capacity[-1]).astype(np.int32)
     found = plan_data_set(lengths, costs, 20)
     check_iterations(found, lengths, costs, 20)
-    gpus = np.add.reduceat(costs.degrees[found.kinds], found.iterations[:-1])
+    gpus = np.add.reduceat(costs.gpus[found.kinds], found.iterations[:-1])
     assert (gpus == 20).mean() > 0.9
 
 
 def test_the_bound_of_an_empty_micro_batch():
     costs = make_costs([1], 10)
-    assert least_seconds(np.array([], dtype=np.int64), costs.degrees, costs.arrays, 4) == 0
+    assert least_seconds(np.array([], dtype=np.int64), costs.arrays, 4) == 0
     assert len(plan_data_set(np.array([], dtype=np.int32), make_costs([1], 10), 4).kinds) == 0
-    assert len(plan_batches(np.array([], dtype=np.int32), make_costs([1], 10), 4, 100).batch) == 0
+    assert len(plan_batches(np.array([], dtype=np.int32), make_costs([1], 10), 4, 100)[1]) == 0

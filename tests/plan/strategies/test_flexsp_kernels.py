@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.kernels.timed_dealing import Dealt, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.iterations import form_iterations, pack_seconds
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
 from packer_cli.plan.strategies.flexsp.milp import make_buckets
-from packer_cli.plan.strategies.flexsp.packing import DegreeCosts, MixedPacks, pack_by_degree
+from packer_cli.plan.strategies.flexsp.packing import cheapest_degrees, pack_by_degree
 from packer_cli.plan.strategies.flexsp.plan import cut_evenly
 from tests.naive import flexsp as naive
 from tests.naive import packs_of
@@ -26,16 +28,16 @@ def test_costs_are_those_of_the_released_fit():
     """FlexSP's 7B model on A100s (ms): a sequence of 32,768 tokens at degree 8 computes 2,071.1 and sends 67.7."""
     num_bytes, bandwidth = 16 * 32 * 4096, 121 * 2**20
     computing, sending = 0.1839576 / 8, num_bytes / (8 * bandwidth)
-    rates = {"degrees": [8], "quadratic": [5.128e-6 / 8], "constant": [629.3563], "capacity": [2**18]}
+    rates = {"gpus": [8], "quadratic": [5.128e-6 / 8], "constant": [629.3563], "capacity": [2**18]}
     for linear, milliseconds in ((computing, 2071.1), (computing + sending, 2071.1 + 67.7)):
-        costs = DegreeCosts(**rates, linear=[linear])
+        costs = GroupCosts(**rates, linear=[linear])
         assert costs.seconds(0, 32_768**2, 32_768) == pytest.approx(milliseconds, abs=0.1)
 
 
 @given(costs=any_costs(), lengths=LENGTHS, limit=st.sampled_from([math.inf, 100, 1000, 5000]))
 def test_the_cheapest_degree_equals_its_twin(costs, lengths, limit):
     costs, twin = both(costs)
-    kinds, seconds = costs.gpu_seconds(np.array(lengths), limit)
+    kinds, seconds = cheapest_degrees(np.array(lengths), costs, limit)
     expected = [twin.gpu_seconds(length, limit) for length in lengths]
     assert seconds.tolist() == pytest.approx([entry[1] for entry in expected])
     assert kinds.tolist() == [entry[0] for entry in expected]
@@ -61,7 +63,7 @@ def test_micro_batches_are_cut_as_evenly_as_the_printed_recurrence(values, num_p
 @given(costs=any_costs(), lengths=LENGTHS, num_gpus=st.integers(1, 20))
 def test_the_bound_of_a_micro_batch_equals_its_twin(costs, lengths, num_gpus):
     costs, twin = both(costs)
-    found = least_seconds(np.array(lengths), costs.degrees, costs.arrays, num_gpus)
+    found = least_seconds(np.array(lengths), costs.arrays, num_gpus)
     assert found == pytest.approx(naive.least_seconds(lengths, twin, num_gpus))
 
 
@@ -149,16 +151,15 @@ def test_packs_by_degree_equal_the_twin(costs, data, limit):
 
 @given(costs=any_costs(), data=st.data())
 def test_iterations_are_formed_like_the_twins(costs, data):
-    num_gpus = data.draw(st.integers(int(costs.degrees[-1]), 12))
+    num_gpus = data.draw(st.integers(int(costs.gpus[-1]), 12))
     kinds = data.draw(st.lists(st.integers(0, len(costs) - 1), min_size=1, max_size=20))
     lengths = np.array(data.draw(st.permutations(range(1, len(kinds) + 1))), dtype=np.int32)
-    packs = MixedPacks(np.arange(len(kinds) + 1), np.arange(len(kinds)), np.array(kinds))
-    seconds = pack_seconds(*packs, lengths, costs)
-    found = form_iterations(packs, lengths, costs, num_gpus)
-    iterations = [found.samples[a:b].tolist() for a, b in zip(found.iterations, found.iterations[1:], strict=False)]
-    expected = naive.form_iterations(kinds, seconds.tolist(), costs.degrees.tolist(), num_gpus)
+    packs = np.arange(len(kinds) + 1), np.arange(len(kinds))
+    seconds = pack_seconds(*packs, np.array(kinds), lengths, costs)
+    order, bounds = form_iterations(np.array(kinds), seconds, costs.gpus, num_gpus)
+    iterations = [order[a:b].tolist() for a, b in pairwise(bounds)]
+    expected = naive.form_iterations(kinds, seconds.tolist(), costs.gpus.tolist(), num_gpus)
     assert list(map(sorted, iterations)) == list(map(sorted, expected))
     for iteration in iterations:
         own = [kinds[pack] for pack in iteration]
         assert own == sorted(own, reverse=True)
-    assert found.kinds.tolist() == [kinds[pack] for iteration in iterations for pack in iteration]

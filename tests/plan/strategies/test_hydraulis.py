@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, divide_lengths, find_layouts, length_table
-from packer_cli.plan.strategies.hydraulis.data_set import make_batches, plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import PACKERS, choose_layouts, kinds_of
-from packer_cli.plan.strategies.hydraulis.program import solve_pipeline
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_pipeline
+from packer_cli.plan.strategies.hydraulis.plan import make_batches, plan_data_set
+from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, plan_pipeline, solve_pipeline
 from tests.naive import hydraulis as naive
 from tests.plan.strategies.hydraulis import FITTED, any_costs, both, fitted_costs, longest_of, planned, random_step
 

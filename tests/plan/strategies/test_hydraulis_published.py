@@ -11,10 +11,10 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.core.check import MOST_PROCESS_GROUPS
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.strategies.hydraulis.candidates import longest_held
-from packer_cli.plan.strategies.hydraulis.data_set import plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import PUBLISHED, SEARCH, kinds_of, printed_layouts
+from packer_cli.plan.strategies.hydraulis.plan import plan_data_set
 from packer_cli.plan.strategies.hydraulis.stage1 import deal_as_printed
-from packer_cli.plan.strategies.hydraulis.step import plan_step
+from packer_cli.plan.strategies.hydraulis.stage2 import plan_step
 from tests.naive import hydraulis as naive
 from tests.plan.strategies.hydraulis import any_costs, both, fitted_costs, planned
 from tests.plan.strategies.test_hydraulis import check_step, mix

@@ -111,7 +111,9 @@ def test_the_queues_are_those_of_the_twin(lengths, num_micro_batches, room, thre
         # The steps that ran before the batch came.
         assert at == (ran[document[0] - 1] + 1 if document[0] else 0)
     of_lengths = [[[int(arrivals.lengths[i]) for i in own] for own in one] for one in wanted]
-    assert imbalances(arrivals, packed).tolist() == pytest.approx(naive.imbalances(of_lengths, linear))
+    assert imbalances(arrivals, arrivals.lengths, packed.row_of).tolist() == pytest.approx(
+        naive.imbalances(of_lengths, linear)
+    )
 
 
 @given(lengths=LENGTHS, num_micro_batches=st.integers(1, 3))
@@ -167,7 +169,7 @@ def test_the_program_is_more_even_than_greed():
     arrivals = arrivals_of(lengths, 2, 80)  # Small enough to solve in no time.
     greedy = pack_by_greed(arrivals, GreedyOptions(), WINDOW)
     exact = pack_by_program(arrivals, SolverOptions(time_limit=60.0), WINDOW)
-    before, after = imbalances(arrivals, greedy), imbalances(arrivals, exact)
+    before, after = (imbalances(arrivals, arrivals.lengths, each.row_of) for each in (greedy, exact))
     assert len(before) == len(after)
     assert (after <= before).all()
     assert (after < before).any()
@@ -208,12 +210,13 @@ def long_tail(num=4000, window=1000, seed=0):
 
 def test_tuned_thresholds_even_out_within_the_bound():
     arrivals = arrivals_of(long_tail(), 4, 1000, linear=200)
-    without = imbalances(arrivals, pack_with_queues(arrivals, 2000, np.array([], dtype=np.int64))).mean()
+    row_of = pack_with_queues(arrivals, 2000, np.array([], dtype=np.int64)).row_of
+    without = imbalances(arrivals, arrivals.lengths, row_of).mean()
     delays, means = [], []
     for most_delay in (0.05, 0.5, 5.0):
         packed = pack_with_queues(arrivals, 2000, tune_thresholds(arrivals, 2000, most_delay))
         delays.append(mean_delay(arrivals, packed))
-        means.append(imbalances(arrivals, packed).mean())
+        means.append(imbalances(arrivals, arrivals.lengths, packed.row_of).mean())
         assert delays[-1] <= most_delay * 1.2  # The sample is a part of the data.
     assert delays == sorted(delays)
     assert means == sorted(means, reverse=True)

@@ -64,7 +64,7 @@ def test_every_plan_passes_the_checker(lengths, num_replicas, micro_batches, pac
     check_plan(plan)
     check_pieces(plan.pieces, np.array(lengths, dtype=np.int32), np.arange(len(lengths)), is_whole=True)
     assert plan.lockstep == 1
-    assert plan.groups[0].capacity == rules.packing_options.capacity(64)
+    assert plan.groups[0].capacity == rules.packing_options.capacities(64)[-1]
     for schedule in plan.epochs:
         assert schedule.num_iterations == schedule.num_steps
         counts = np.bincount(np.cumsum(schedule.begins_replica) - 1)
@@ -170,11 +170,11 @@ def test_the_longest_group_is_the_window():
     config = PlanConfig(**GIVEN)
     assert [str(group) for group in config.groups] == ["128k:8"]
     rules = resolve(config).request
-    assert (rules.linear, rules.algorithm.name, rules.packing_options.capacity(131072)) == (24576, "delay", 262144)
-    assert (
-        resolve(PlanConfig(**GIVEN, packing="delay:s_max=192k")).request.packing_options.capacity(131072) == 192 * 1024
-    )
-    assert resolve(PlanConfig(**GIVEN, packing="original")).request.packing_options.capacity(131072) == 131072
+    assert (rules.linear, rules.algorithm.name) == (24576, "delay")
+    assert rules.packing_options.capacities(131072) == [262144]
+    for packing, capacity in (("delay:s_max=192k", 192 * 1024), ("original", 131072)):
+        options = resolve(PlanConfig(**GIVEN, packing=packing)).request.packing_options
+        assert options.capacities(131072) == [capacity]
     assert PlanConfig(gpus=64, strategy="wlb").is_auto
 
 

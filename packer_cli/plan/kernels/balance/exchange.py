@@ -24,6 +24,13 @@ NONE = cast(int, np.int64(-1))
 ZERO = cast(int, np.int64(0))
 ONE = cast(int, np.int64(1))
 
+MOST_PARTNERS = 31
+"""Lighter packs to try before giving up on the heaviest one."""
+MOST_TRIES = 64
+"""Pairs of packs to search for an exchange, per pack of an iteration."""
+TOLERANCE = 0.0002
+"""Share of the least work by which the heaviest pack may exceed it."""
+
 
 class Rows(NamedTuple):
     """The packs of an iteration; kernels keep them up to date."""
@@ -87,7 +94,7 @@ _NOTHING = Chosen(ZERO, ZERO, NONE, NONE, NONE)
 
 
 @njit(cache=True)
-def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tries: int, most_partners: int) -> None:
+def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tries: int) -> None:
     """Lower the greatest work of these packs by exchanges, until it is within the limit or no exchange helps.
 
     Args:
@@ -95,7 +102,6 @@ def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tr
         linear: tokens, see `Cost.linear_tokens`.
         limit: greatest work at which to stop.
         most_tries: pairs of packs to search for an exchange; the last round may exceed it.
-        most_partners: lighter packs to try before giving up on the heaviest one.
     """
     num, width = rows.lengths.shape
     scratch = np.empty((4, 2 * width), dtype=np.int64)
@@ -111,7 +117,7 @@ def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tr
             return
         tried_in[heavy] = number
         is_done = True
-        for _ in range(min(most_partners, num - 1)):
+        for _ in range(min(MOST_PARTNERS, num - 1)):
             light = NONE
             for p in range(num):
                 if tried_in[p] < number and (light < 0 or rows.work[p] < rows.work[light]):

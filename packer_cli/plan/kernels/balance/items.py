@@ -17,12 +17,11 @@ from packer_cli.format.ragged import owners
 from packer_cli.plan.core.csr import num_at_least
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.kernels.balance.exchange import NONE, ONE, ZERO
+from packer_cli.plan.kernels.balance.exchange import MOST_PARTNERS, MOST_TRIES, NONE, ONE, TOLERANCE, ZERO
+from packer_cli.plan.kernels.balance.refine import Evened
 
 _WORK, _PIECE = 0, -1
 """Numbers of an item, see `ItemRows`."""
-_MOST_PARTNERS = 31
-"""Lighter packs to try before giving up on the heaviest one."""
 _GROWTH = 2
 """A pack may grow to this many times the items of the iteration's largest pack."""
 _NEAR = 8
@@ -40,46 +39,31 @@ class ItemRows(NamedTuple):
     """int64[r+1, packs]: work, and the needs of the packs."""
 
 
-def refine_items(
+def even_items(
+    members: Int32Array,
     offsets: Int64Array,
-    pieces: Int32Array,
     needs: Int64Array,
     work: Int64Array,
-    first: int,
-    stop: int,
-    num_ranks: int,
     limits: Sequence[int],
     most: int = UNLIMITED,
-    tolerance: float = 0.0002,
-    most_tries: int = 64,
-) -> None:
-    """Even out, in place, the iterations of packs `first .. stop - 1`, each of `num_ranks` consecutive packs.
+) -> Evened | None:
+    """Even out an iteration of items, see `refine_packs`.
 
-    No pack becomes empty or exceeds a limit, and the greatest work of an iteration never increases. In a changed
-    iteration, every pack holds its items by falling work.
+    It ends when the heaviest pack is within `TOLERANCE` of the mean, or of the heaviest item.
 
     Args:
-        offsets, pieces: the packs, int64[p+1] and int32[m]; both are rewritten.
         needs: int64[r, m], of each piece.
         work: int64[m], of each piece.
-        first, stop: the range of packs; the last iteration may have fewer than `num_ranks`.
         limits: r numbers, the most of each need that a pack may have.
         most: most items of a pack.
-        tolerance: stop when the heaviest pack is within this share of the mean, or of the heaviest item.
-        most_tries: pairs of packs to search for an exchange, per pack of an iteration.
     """
-    for begin in range(first, stop, num_ranks):
-        end = min(begin + num_ranks, stop)
-        own = slice(int(offsets[begin]), int(offsets[end]))
-        members, starts = pieces[own], offsets[begin:end] - own.start
-        of_packs = np.add.reduceat(work[members], starts)
-        limit = max(of_packs.mean(), float(work[members].max())) * (1 + tolerance)
-        if of_packs.max() <= limit:
-            continue
-        rows = _to_rows(offsets[begin : end + 1] - own.start, members, needs, work, most)
-        exchange_items(rows, np.array(limits, dtype=np.int64), limit, most_tries * (end - begin))
-        pieces[own] = rows.items[_PIECE][np.arange(rows.items.shape[2]) < rows.numbers[:, None]]
-        offsets[begin + 1 : end] = own.start + np.cumsum(rows.numbers)[:-1]
+    of_packs = np.add.reduceat(work[members], offsets[:-1])
+    limit = max(of_packs.mean(), float(work[members].max())) * (1 + TOLERANCE)
+    if of_packs.max() <= limit:
+        return None
+    rows = _to_rows(offsets, members, needs, work, most)
+    exchange_items(rows, np.array(limits, dtype=np.int64), limit, MOST_TRIES * len(of_packs))
+    return rows.items[_PIECE], rows.numbers
 
 
 def _to_rows(offsets: Int64Array, members: Int32Array, needs: Int64Array, work: Int64Array, most: int) -> ItemRows:
@@ -111,7 +95,7 @@ def exchange_items(rows: ItemRows, limits: Int64Array, limit: float, most_tries:
             return
         tried_in[heavy] = number
         is_done = True
-        for _ in range(min(_MOST_PARTNERS, num - 1)):
+        for _ in range(min(MOST_PARTNERS, num - 1)):
             light = NONE
             for p in range(num):
                 if tried_in[p] < number and (light < 0 or of_packs[p] < of_packs[light]):

@@ -11,75 +11,90 @@ even iterations; an exchange costs O(samples of two packs), and an iteration tak
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from packer_cli.plan.core.bounds import least_max_work
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.kernels.balance.exchange import Rows, exchange_until
+from packer_cli.plan.kernels.balance.exchange import MOST_TRIES, TOLERANCE, Rows, exchange_until
 
-_MOST_PARTNERS = 31
-"""Lighter packs to try before giving up on the heaviest one."""
 _HOPELESS = 0.1
 """If the least possible work exceeds the mean by this share, only an eighth of the tries is made."""
 _GROWTH = 8
 """A pack may grow to this many times the samples of the iteration's largest pack."""
 
+Evened = tuple[Int64Array, Int64Array]
+"""Pieces in rows (int64[packs, width]), and how many of each row a pack has (int64[packs])."""
+
 
 def refine_packs(
     offsets: Int64Array,
     pieces: Int32Array,
-    lengths: Int32Array,
     first: int,
     stop: int,
     num_ranks: int,
-    capacity: int,
-    linear: int = 0,
-    tolerance: float = 0.0002,
-    most_tries: int = 64,
-    most: int = UNLIMITED,
+    even: Callable[[Int32Array, Int64Array], Evened | None],
 ) -> None:
     """Even out, in place, the iterations of packs `first .. stop - 1`, each of `num_ranks` consecutive packs.
 
-    No pack becomes empty or exceeds the capacity, and the greatest work of an iteration never increases. In a changed
-    iteration, every pack holds its samples by decreasing length.
+    No pack becomes empty or exceeds a limit, and the greatest work of an iteration never increases. In a changed
+    iteration, every pack holds its samples by falling length, or items by falling work.
 
     Args:
         offsets, pieces: the packs, int64[p+1] and int32[m]; both are rewritten.
-        lengths: int32, length of each piece.
         first, stop: the range of packs; the last iteration may have fewer than `num_ranks`.
-        capacity: most tokens of a pack.
-        linear: tokens, see `Cost.linear_tokens`.
-        tolerance: stop when the heaviest pack is within this share of the least possible work, or within half of it if
-            that is more than the mean.
-        most_tries: pairs of packs to search for an exchange, per pack of an iteration.
-        most: most samples of a pack.
+        even: (pieces of an iteration, where its packs begin in them, and the end) -> the same in other packs; None
+            where they are even. `even_samples`, or `items.even_items`.
     """
     for begin in range(first, stop, num_ranks):
         end = min(begin + num_ranks, stop)
         own = slice(int(offsets[begin]), int(offsets[end]))
-        members = pieces[own]
-        length = lengths[members].astype(np.int64)
-        starts = offsets[begin:end] - own.start
-        work = np.add.reduceat(length * (length + linear), starts)
-        longest = float(length.max())
-        least = max(work.sum() / len(work), longest * (longest + linear))
-        if work.max() <= least * (1 + tolerance):
-            continue
-        order = np.argsort(-length, kind="stable")
-        least = least_max_work(length[order], end - begin, capacity, linear)
-        count = np.diff(offsets[begin : end + 1])
-        must_wait = least * len(work) / work.sum() - 1
-        # Half of it if ranks must wait anyway: the avoidable waiting should be small against that.
-        limit = least * (1 + (tolerance if must_wait <= tolerance else tolerance / 2))
-        if work.max() <= limit:
-            continue
-        tries = len(count) * (most_tries if must_wait < _HOPELESS else most_tries // 8)
-        lengths_of, pieces_of = _to_rows(length, members, count, order, most)
-        rows = Rows(lengths_of, pieces_of, count, np.add.reduceat(length, starts), work)
-        exchange_until(rows, capacity, linear, limit, tries, _MOST_PARTNERS)
-        pieces[own] = pieces_of[np.arange(pieces_of.shape[1]) < count[:, None]]
-        offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
+        evened = even(pieces[own], offsets[begin : end + 1] - own.start)
+        if evened is not None:
+            rows, numbers = evened
+            pieces[own] = rows[np.arange(rows.shape[1]) < numbers[:, None]]
+            offsets[begin + 1 : end] = own.start + np.cumsum(numbers)[:-1]
+
+
+def even_samples(
+    members: Int32Array,
+    offsets: Int64Array,
+    lengths: Int32Array,
+    capacity: int,
+    linear: int = 0,
+    most: int = UNLIMITED,
+) -> Evened | None:
+    """Even out an iteration of flat samples, see `refine_packs`.
+
+    It ends when the heaviest pack is within `TOLERANCE` of the least possible work, or within half of that if this is
+    more than the mean.
+
+    Args:
+        lengths: int32, length of each piece.
+        capacity: most tokens of a pack.
+        linear: tokens, see `Cost.linear_tokens`.
+        most: most samples of a pack.
+    """
+    length, count = lengths[members].astype(np.int64), np.diff(offsets)
+    work = np.add.reduceat(length * (length + linear), offsets[:-1])
+    longest = float(length.max())
+    least = max(work.sum() / len(work), longest * (longest + linear))
+    if work.max() <= least * (1 + TOLERANCE):
+        return None
+    order = np.argsort(-length, kind="stable")
+    least = least_max_work(length[order], len(count), capacity, linear)
+    must_wait = least * len(work) / work.sum() - 1
+    # Half of it if ranks must wait anyway: the avoidable waiting should be small against that.
+    limit = least * (1 + (TOLERANCE if must_wait <= TOLERANCE else TOLERANCE / 2))
+    if work.max() <= limit:
+        return None
+    tries = len(count) * (MOST_TRIES if must_wait < _HOPELESS else MOST_TRIES // 8)
+    lengths_of, pieces_of = _to_rows(length, members, count, order, most)
+    rows = Rows(lengths_of, pieces_of, count, np.add.reduceat(length, offsets[:-1]), work)
+    exchange_until(rows, capacity, linear, limit, tries)
+    return pieces_of, count
 
 
 def _to_rows(length: Int64Array, members: Int32Array, count: Int64Array, order: Int64Array, most: int) -> Int64Array:

@@ -68,32 +68,27 @@ def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDAr
 
 
 def spread(
-    lengths: NDArray[np.int32],
-    order: NDArray[np.int32],
+    lengths: Int32Array,
+    own_work: Int64Array,
+    order: Int32Array,
     capacity: int,
     num_rows: int,
-    linear: int = 0,
     most: int = UNLIMITED,
     *,
     evens_tokens: bool = True,
-    own_work: Int64Array | None = None,
-) -> NDArray[np.int32]:
+) -> Int32Array:
     """Find the row (int32[n]) of each sample; -1 where none had room. O(n * rows).
 
     Args:
-        lengths: int32[n]
+        lengths, own_work: [n], of each sample.
         order: int32[n], the samples by decreasing length.
         capacity: most tokens of a row.
         num_rows: rows to fill.
-        linear: tokens, see `Cost.linear_tokens`.
         most: most samples of a row.
         evens_tokens: of rows with equal work, take the one with the fewest tokens, and not the first.
-        own_work: int64[n], work of each sample; None: it follows from the lengths.
     """
     row_of = np.full(len(lengths), -1, dtype=np.int32)
     tokens, work, number = np.zeros((3, num_rows), dtype=np.int64)
-    if own_work is None:
-        own_work = lengths * (lengths.astype(np.int64) + linear)
     _spread(lengths, own_work, order, capacity, most, evens_tokens, row_of, tokens, work, number)
     return row_of
 

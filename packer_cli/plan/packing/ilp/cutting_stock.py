@@ -30,9 +30,8 @@ import numpy as np
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.csr import argsort_descending, group_by_pack
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
-from packer_cli.plan.packing import bfd
-from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions, within
-from packer_cli.plan.packing.best_fit import best_fit_each
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
+from packer_cli.plan.packing.best_fit import best_fit_decreasing, best_fit_each
 from packer_cli.plan.packing.ilp.bin_slack import min_bin_slack
 from packer_cli.plan.packing.ilp.columns import Classes, generate_columns, make_classes
 
@@ -54,7 +53,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: IlpOptions) -> 
         RunError: PuLP has no solver.
     """
     deadline = time.monotonic() + options.time_limit
-    best = bfd.pack(lengths, capacity, 0, ChunkOptions())
+    best = best_fit_decreasing(lengths, capacity)
     bound = packs_lower_bound(lengths, capacity)
     if len(best[0]) - 1 > bound:
         best = min(best, min_bin_slack(lengths, capacity), key=_num_packs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from packer_cli.format.ragged import offsets_of
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.csr import (
     copy_packs,
@@ -22,20 +25,22 @@ from packer_cli.plan.core.groups import is_in_group, limits_of
 from packer_cli.plan.core.iterations import Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, UInt64Array, as_ids
+from packer_cli.plan.core.types import (
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    Packs,
+    Pieces,
+    Plan,
+    Schedule,
+    UInt64Array,
+    as_ids,
+)
 from packer_cli.plan.kernels.balance import order_packs, spread
-from packer_cli.plan.kernels.balance.refine import refine_packs
+from packer_cli.plan.kernels.balance.refine import Evened, even_samples, refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
-from packer_cli.plan.strategies.assemble import (
-    GroupPacks,
-    assemble,
-    assemble_padded,
-    pack_sizes,
-    scheduled,
-    sizes_of_plan,
-)
-from packer_cli.plan.strategies.by_group.items import ItemNeeds
+from packer_cli.plan.strategies.assemble import assemble, assemble_padded, make_packs, pack_sizes, scheduled
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -52,20 +57,25 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     if request.algorithm.is_padded:
         batches = arrange_batches(lengths, request)
         num_ranks = request.groups[0].num_dp_ranks(request.num_gpus)
-        return assemble_padded(pieces, batches, deal(as_ids(np.arange(batches.num_packs)), num_ranks), request)
+        return assemble_padded(pieces, batches, deal(as_ids(np.arange(len(batches))), num_ranks), request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
     items = ItemNeeds.of(pieces, request.evened)
-    by_group = [arrange_group(lengths, is_left, g, request, items) for g in reversed(range(len(request.groups)))]
-    by_group.reverse()
-    sizes = pack_sizes(by_group, pieces.length, request, pieces.attention)
+    by_group: list[GroupPacks] = []
+    for g, group in reversed(list(enumerate(request.groups))):
+        own = is_in_group(lengths, request.groups, g)
+        own &= is_left
+        is_left[own] = False
+        by_group.insert(0, _OfGroup(request, g, align_up(lengths, group.align), items).arrange(own, is_left))
     slots, num_spread, first = [], [], 0
     for part, group in zip(by_group, request.groups, strict=True):
         num_ranks = group.num_dp_ranks(request.num_gpus)
         slots.append(deal(as_ids(first + np.arange(part.num_packs)), num_ranks))
         num_spread.append(-(-part.num_rest // num_ranks) if part.is_spread else 0)
         first += part.num_packs
-    iterations = _in_steps(slots, num_spread, sizes.aligned, request)
-    return assemble(pieces, by_group, iterations, sizes, request)
+    packs = _joined(by_group)
+    del by_group, part
+    sizes = pack_sizes(pieces, packs, request)
+    return assemble(pieces, packs, _in_steps(slots, num_spread, sizes.aligned, request), sizes, request)
 
 
 def _in_steps(
@@ -90,8 +100,8 @@ def rest_of_groups(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: 
     Only a group's last iteration, that of its lightest packs, has fillers, and only if the packs do not fill it.
     Packs are sorted by work; samples are not exchanged, and a group's last packs are not spread.
     """
-    sizes = sizes_of_plan(plan, request)
     packs, slots, num_spread = plan.packs, [], []
+    sizes = pack_sizes(plan.pieces, packs, request)
     # FILLER is -1, the appended one.
     is_short = np.append(plan.epochs[0].short_packs(len(packs), plan.groups), True)
     for g, group in enumerate(plan.groups):
@@ -105,37 +115,78 @@ def rest_of_groups(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: 
     return scheduled(iterations, sizes, packs.group, request, epoch)
 
 
+class GroupPacks(NamedTuple):
+    """The packs of one group in the order of their iterations."""
+
+    offsets: Int64Array
+    """int64[p+1]"""
+    pieces: Int32Array
+    """int32[m]"""
+    num_rest: int
+    """Packs at the end that fill no whole iteration."""
+    is_spread: bool
+    """Whether these were spread over all ranks, in rows shorter than the capacity."""
+
+    @property
+    def num_packs(self) -> int:
+        """p"""
+        return len(self.offsets) - 1
+
+
+def _joined(parts: Sequence[GroupPacks]) -> Packs:
+    """Return the packs of all groups, one after another."""
+    offsets = offsets_of(np.concatenate([np.diff(part.offsets) for part in parts]))
+    group = np.repeat(np.arange(len(parts)), [part.num_packs for part in parts])
+    return make_packs(offsets, np.concatenate([part.pieces for part in parts]), group)
+
+
+class ItemNeeds(NamedTuple):
+    """The needs and the work of m pieces of items, whose rows have several limits."""
+
+    needs: Int64Array
+    """int64[r, m]: see `Pieces.needs`."""
+    attention: Int64Array
+    """int64[m]: attention work."""
+    work: Int64Array
+    """int64[m]: what the plan evens out."""
+
+    @classmethod
+    def of(cls, pieces: Pieces, linear: int) -> ItemNeeds | None:
+        """Return the needs of pieces; None if their samples are flat."""
+        if pieces.attention is None:
+            return None
+        needs = np.array(pieces.needs, dtype=np.int64)
+        return cls(needs, pieces.attention, pieces.attention + linear * needs[0])
+
+    def taken(self, offsets: Int64Array, pieces: Int32Array, limits: Sequence[int]) -> Int64Array:
+        """Sum up how much each pack takes of its capacity, `limits[0]`, by its scarcest limit: int64[p]."""
+        sums = (pack_sums(need, offsets, pieces) for need in self.needs)
+        found = np.zeros(len(offsets) - 1, dtype=np.int64)
+        for total, most in zip(sums, limits, strict=True):
+            np.maximum(found, -(-total * limits[0] // most), out=found)
+        return found
+
+    def in_squares(self, work: Int64Array, sizes: Int32Array) -> Int64Array:
+        """Scale attention work of packs (int64[p]) to that of squared sizes, by which fillers are chosen."""
+        squares = np.square(sizes, dtype=np.float64).sum()
+        return (work * (float(squares) / max(1.0, float(self.attention.sum())))).astype(np.int64)
+
+
 FREE_TO_FILL = 1 / 16
 """Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""
 
 
-def arrange_group(
-    lengths: Int32Array, is_left: BoolArray, g: int, request: PlanRequest, items: ItemNeeds | None = None
-) -> GroupPacks:
-    """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
-
-    Args:
-        lengths: int32[m], length of every piece, or the size of an item; here each counts at the next multiple of the
-            group's `align`.
-        is_left: bool[m], pieces that longer groups have left; cleared for those packed here.
-        g: index of the group.
-        items: of trees, all pieces; None of flat samples, whose work follows from their lengths.
-    """
-    own = is_in_group(lengths, request.groups, g)
-    own &= is_left
-    is_left[own] = False
-    return _OfGroup(request, g, align_up(lengths, request.groups[g].align), items).arrange(own, is_left)
-
-
 @dataclass(frozen=True)
 class _OfGroup:
-    """All pieces, as one group takes them; arguments as of `arrange_group`."""
+    """All pieces, as one group takes them: it packs its own, fills with shorter ones, and evens out iterations."""
 
     request: PlanRequest
     g: int
+    """Number of the group."""
     lengths: Int32Array
-    """int32[m], aligned."""
+    """int32[m], length of every piece, or the size of an item, aligned as the group says."""
     items: ItemNeeds | None
+    """Those of trees, all pieces; None of flat samples, whose work follows from their lengths."""
 
     @property
     def capacity(self) -> int:
@@ -275,7 +326,7 @@ class _OfGroup:
         length = self.lengths[pieces].astype(np.int64)
         work = length * (length + self.request.evened) if self.items is None else self.items.work[pieces]
         falling, most = as_ids(np.argsort(-work, kind="stable")), self.request.max_samples
-        row_of = spread(self.lengths[pieces], falling, self.capacity, num_rows, most=most, own_work=work)
+        row_of = spread(self.lengths[pieces], work, falling, self.capacity, num_rows, most)
         if (row_of < 0).any():
             return None
         offsets, members = group_by_pack(row_of, falling, num_rows)
@@ -288,14 +339,15 @@ class _OfGroup:
         rest_tokens, _ = self.taken_and_work(packs.offsets[num_whole:], packs.pieces)
         longest_rest = int(rest_tokens.max(initial=0))
         for first, stop, most in ((0, num_whole, self.capacity), (num_whole, packs.num_packs, longest_rest)):
-            of_packs = packs.offsets, packs.pieces, self.lengths, first, stop, self.num_even
-            if items is None:
-                refine_packs(*of_packs, most, linear=request.evened, most=request.max_samples)
-            else:
-                from packer_cli.plan.kernels.balance.items import refine_items  # Flat samples need not wait for these.
+            even: Callable[..., Evened | None] = partial(
+                even_samples, lengths=self.lengths, capacity=most, linear=request.evened, most=request.max_samples
+            )
+            if items is not None:
+                from packer_cli.plan.kernels.balance.items import even_items  # Flat samples need not wait for these.
 
                 limits = limits_of(most, request.limits)
-                refine_items(*of_packs[:2], items.needs, items.work, *of_packs[3:], limits, request.max_samples)
+                even = partial(even_items, needs=items.needs, work=items.work, limits=limits, most=request.max_samples)
+            refine_packs(packs.offsets, packs.pieces, first, stop, self.num_even, even)
 
 
 def _num_to_spread(num_packs: int, num_ranks: int) -> int:
@@ -310,7 +362,7 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
     return num_left
 
 
-def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
+def arrange_batches(lengths: Int32Array, request: PlanRequest) -> Packs:
     """Arrange the padded batches of the only group; those that do not fill the last iteration leave ranks idle.
 
     Args:
@@ -322,7 +374,7 @@ def arrange_batches(lengths: Int32Array, request: PlanRequest) -> GroupPacks:
     _, work = pack_tokens_and_work(offsets, pieces, padded_lengths(offsets, pieces, lengths), request.evened)
     state = rng_state(request.seed, Stream.BALANCE, 0)
     order = order_packs(work, group.num_dp_ranks(request.num_gpus), request.balance, state)
-    return GroupPacks(*select_packs(offsets, pieces, order))
+    return make_packs(*select_packs(offsets, pieces, order), np.zeros_like(order))
 
 
 def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -> tuple[Int64Array, Int32Array]:

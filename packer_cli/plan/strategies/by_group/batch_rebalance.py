@@ -13,11 +13,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from packer_cli.format.ragged import offsets_of
 from packer_cli.plan.core.iterations import deal
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, as_ids
 from packer_cli.plan.kernels.timed_dealing import hash_of
-from packer_cli.plan.strategies.assemble import GroupPacks, assemble_padded
+from packer_cli.plan.strategies.assemble import assemble_padded, make_packs
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _SQUARE = 0.001
@@ -44,8 +45,8 @@ def plan_rebalanced(pieces: Pieces, request: PlanRequest) -> Plan:
         slots.append(deal(as_ids(first + by_cost), num_ranks))
         steps.append(np.full(len(slots[-1]), number))
         first += len(counts)
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
-    batches = GroupPacks(offsets, np.concatenate(members))
+    counts = np.concatenate(sizes)
+    batches = make_packs(offsets_of(counts), np.concatenate(members), np.zeros_like(counts))
     return assemble_padded(pieces, batches, np.concatenate(slots), request, np.concatenate(steps))
 
 

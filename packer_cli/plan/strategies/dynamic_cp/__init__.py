@@ -3,7 +3,8 @@
 ::
 
     strategy.py    what the rest of hbpack sees
-    rounds.py      the degrees, the packs of samples that need one, and which packs run side by side
-    schedulers.py  rounds as FCP's dynamic program and Megatron-LM's schedulers form them
+    rounds.py      the degrees, and which packs run side by side
+    schedulers.py  packs of samples that need a degree; rounds as FCP's dynamic program and Megatron-LM's schedulers
+                   form them
     plan.py        the whole data set: its steps, planned one by one, as a plan
 """

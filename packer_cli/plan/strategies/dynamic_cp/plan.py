@@ -14,23 +14,14 @@ from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.strategies.assemble import (
-    PackSizes,
-    assemble,
-    pack_sizes,
-    packs_by_group,
-    packs_by_step,
-    scheduled,
-    sizes_of_plan,
-)
-from packer_cli.plan.strategies.dynamic_cp.rounds import (
-    Rounds,
-    form_rounds,
+from packer_cli.plan.strategies.assemble import PackSizes, assemble, make_packs, pack_sizes, packs_by_step, scheduled
+from packer_cli.plan.strategies.dynamic_cp.rounds import Rounds, form_rounds, place_freely, rounds_between
+from packer_cli.plan.strategies.dynamic_cp.schedulers import (
+    cut_rounds,
+    dynamic_rounds,
     pack_by_need,
-    place_freely,
-    rounds_between,
+    packs_of_one_degree,
 )
-from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, packs_of_one_degree
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -56,7 +47,7 @@ class Machine:
             degrees=degrees,
             capacity=capacity,
             num_ranks=request.num_gpus // _gpus_of_rank(request),
-            costs=None if request.rates is None else GroupCosts.of(request.rates, capacity),
+            costs=None if request.rates is None else GroupCosts.of(request.groups, request.rates),
             is_one=request.lockstep != 1,
         )
 
@@ -146,15 +137,15 @@ def plan_by_steps(pieces: Pieces, request: PlanRequest) -> Plan:
     pack_of = np.concatenate([own + first for (own, _, _), first in zip(steps, before, strict=False)])
     offsets, places = group_by_pack(pack_of, as_ids(np.arange(len(order))), int(before[-1]))
     kinds = np.concatenate([own for _, own, _ in steps])
-    by_group, number = packs_by_group(offsets, order[places], kinds, len(machine.degrees))
-    sizes_of = pack_sizes(by_group, pieces.length, request)
-    iterations = _on_gpus([found for *_, found in steps], number, kinds, sizes_of, request)
-    return assemble(pieces, by_group, iterations, sizes_of, request)
+    packs = make_packs(offsets, order[places], kinds)
+    sizes = pack_sizes(pieces, packs, request)
+    iterations = _on_gpus([found for *_, found in steps], np.arange(len(packs)), kinds, sizes, request)
+    return assemble(pieces, packs, iterations, sizes, request)
 
 
 def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
     """Plan the same steps in rounds formed anew of packs (int64[r], their numbers) that keep their degrees."""
-    machine, sizes = Machine.of(request), sizes_of_plan(plan, request)
+    machine, sizes = Machine.of(request), pack_sizes(plan.pieces, plan.packs, request)
     chosen, step = packs_by_step(plan, chosen)
     kinds = plan.packs.group[chosen].astype(np.int64)
     work = sizes.work[chosen] - request.evened * sizes.aligned[chosen]

@@ -1,4 +1,4 @@
-"""The degrees of context parallelism, packs of samples that each need one, and which packs run side by side.
+"""The degrees of context parallelism, and which packs run side by side at theirs.
 
 Every GPU may belong to a limited number of process groups. So degrees up to `BLOCK` are any integers, and their
 replicas stay inside blocks of as many ranks: a rank is then in at most 19 of them. Higher degrees are powers of two,
@@ -55,40 +55,6 @@ def groups_of_degrees(given: Sequence[Group], degrees: Sequence[int]) -> tuple[G
     longest = replace(longest, sp_size=1, cp_size=longest.layout.row_ranks)
     lower = [d for d in degrees if on_a_rank * d < longest.capacity]
     return (*(replace(longest, capacity=on_a_rank * d, cp_size=d) for d in lower), longest)
-
-
-@njit(cache=True)
-def pack_by_need(lengths: Int64Array, capacity: Int64Array, shares_rows: bool) -> tuple[Int64Array, Int64Array]:
-    """Pack samples by best fit, longest first, each pack at the least degree that holds its longest sample.
-
-    O(n p) for p packs.
-
-    Args:
-        lengths: int64[n], falling, none above every capacity.
-        capacity: int64[k], tokens of a pack at each degree, rising.
-        shares_rows: whether samples also join packs of more than one rank, as in FCP; in ByteScale, a sample of
-            several ranks is alone.
-
-    Returns:
-        `(pack of each sample int64[n], degree of each pack int64[p], as an index)`.
-    """
-    pack_of, kinds, room = np.empty((3, len(lengths)), dtype=np.int64)
-    num = first = 0
-    for i in range(len(lengths)):
-        kind = np.searchsorted(capacity, lengths[i])
-        if kind > 0 and not shares_rows:
-            first = num + 1  # Packs before this one are closed.
-        best = -1
-        for p in range(first, num):
-            if room[p] >= lengths[i] and (best < 0 or room[p] < room[best]):
-                best = p
-        if best < 0:
-            best = num
-            kinds[num], room[num] = kind, capacity[kind]
-            num += 1
-        pack_of[i] = best
-        room[best] -= lengths[i]
-    return pack_of, kinds[:num].copy()
 
 
 class Rounds(NamedTuple):

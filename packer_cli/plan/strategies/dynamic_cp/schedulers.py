@@ -24,6 +24,41 @@ from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.packing.next_fit import next_fit
 from packer_cli.plan.strategies.dynamic_cp.rounds import BLOCK, Rounds, empty_blocks, occupy, place_in_blocks
 
+
+@njit(cache=True)
+def pack_by_need(lengths: Int64Array, capacity: Int64Array, shares_rows: bool) -> tuple[Int64Array, Int64Array]:
+    """Pack samples by best fit, longest first, each pack at the least degree that holds its longest sample.
+
+    O(n p) for p packs.
+
+    Args:
+        lengths: int64[n], falling, none above every capacity.
+        capacity: int64[k], tokens of a pack at each degree, rising.
+        shares_rows: whether samples also join packs of more than one rank, as in FCP; in ByteScale, a sample of
+            several ranks is alone.
+
+    Returns:
+        `(pack of each sample int64[n], degree of each pack int64[p], as an index)`.
+    """
+    pack_of, kinds, room = np.empty((3, len(lengths)), dtype=np.int64)
+    num = first = 0
+    for i in range(len(lengths)):
+        kind = np.searchsorted(capacity, lengths[i])
+        if kind > 0 and not shares_rows:
+            first = num + 1  # Packs before this one are closed.
+        best = -1
+        for p in range(first, num):
+            if room[p] >= lengths[i] and (best < 0 or room[p] < room[best]):
+                best = p
+        if best < 0:
+            best = num
+            kinds[num], room[num] = kind, capacity[kind]
+            num += 1
+        pack_of[i] = best
+        room[best] -= lengths[i]
+    return pack_of, kinds[:num].copy()
+
+
 _CUTS = 8
 """Numbers of packs to try for a round: those that need all ranks, 7/8 of them, ...; the other ranks raise degrees."""
 _TRIED = 2**20

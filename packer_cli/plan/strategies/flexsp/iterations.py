@@ -20,16 +20,16 @@ from typing import cast
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.cost import KernelCosts
+from packer_cli.format.ragged import owners
+from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.csr import count_lengths, group_by_pack, pack_tokens_and_work, select_packs
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.timed_dealing import Dealt, even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import (
-    DegreeCosts,
     MixedIterations,
-    MixedPacks,
+    cheapest_degrees,
     join_packs,
     pack_by_degree,
 )
@@ -42,31 +42,35 @@ _STEPS = cast(int, np.int64(40))
 """Exchanges an iteration."""
 
 
-def form_iterations(packs: MixedPacks, lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> MixedIterations:
-    """Divide the packs into iterations; the slowest come first.
+def form_iterations(
+    kinds: Int64Array, seconds: Float64Array, degrees: Int64Array, num_gpus: int
+) -> tuple[Int64Array, Int64Array]:
+    """Divide packs into iterations; return the packs in their order (int64[p]), and where each begins (int64[i+1]).
+
+    The slowest come first, and within an iteration the highest degrees.
 
     Each iteration begins with the slowest pack left, and then takes the slowest whose degree fits the GPUs left, as
     long as other degrees can fill what remains. So the waiting of all iterations together is about that of one: each
-    begins where the one before ended. O(m + p k + p log p).
+    begins where the one before ended. O(p k + p log p).
+
+    Args:
+        kinds, seconds: [p], the degree of each pack, as an index, and its time.
+        degrees: int64[k], rising.
     """
-    seconds = pack_seconds(packs.offsets, packs.samples, packs.kinds, lengths, costs)
-    order = np.lexsort((-seconds, packs.kinds))
-    begin = np.searchsorted(packs.kinds[order], np.arange(len(costs) + 1))
-    new_order, bounds = _form(order, begin, seconds, costs.degrees, num_gpus)
-    iteration = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    new_order = new_order[np.lexsort((-packs.kinds[new_order], iteration))]
-    chosen = select_packs(packs.offsets, packs.samples, new_order)
-    return MixedIterations(*chosen, packs.kinds[new_order], bounds)
+    falling = np.lexsort((-seconds, kinds))
+    begin = np.searchsorted(kinds[falling], np.arange(len(degrees) + 1))
+    order, bounds = _form(falling, begin, seconds, degrees, num_gpus)
+    return order[np.lexsort((-kinds[order], owners(np.diff(bounds))))], bounds
 
 
-def iteration_seconds(found: MixedIterations, lengths: Int32Array, costs: DegreeCosts) -> Float64Array:
+def iteration_seconds(found: MixedIterations, lengths: Int32Array, costs: GroupCosts) -> Float64Array:
     """Return the seconds (float64[i]) of the slowest pack of each iteration. O(m)."""
     seconds = pack_seconds(found.offsets, found.samples, found.kinds, lengths, costs)
     return np.maximum.reduceat(seconds, found.iterations[:-1]) if len(seconds) else seconds
 
 
 def pack_seconds(
-    offsets: Int64Array, samples: Int32Array, kinds: Int64Array, lengths: Int32Array, costs: DegreeCosts
+    offsets: Int64Array, samples: Int32Array, kinds: Int64Array, lengths: Int32Array, costs: GroupCosts
 ) -> Float64Array:
     """Predict the seconds (float64[p]) of each pack at its degree. O(m)."""
     tokens, work = pack_tokens_and_work(offsets, samples, lengths)
@@ -130,13 +134,13 @@ def _form(
 
 
 def improve_iterations(
-    found: MixedIterations, lengths: Int32Array, costs: DegreeCosts, num_gpus: int
+    found: MixedIterations, lengths: Int32Array, costs: GroupCosts, num_gpus: int
 ) -> MixedIterations:
     """Even out the iterations that wait: exchange samples between packs, then choose the degrees anew.
 
     No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    pack_of, seconds, busy = _even_out(found, lengths, costs.degrees, costs.arrays, num_gpus)
+    pack_of, seconds, busy = _even_out(found, lengths, costs.arrays, num_gpus)
     offsets, members = group_by_pack(pack_of, as_ids(np.arange(len(pack_of))), len(found.kinds))
     is_used = np.diff(offsets) > 0
     found = MixedIterations(
@@ -180,7 +184,7 @@ def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
 
 @njit(cache=True)
 def _even_out(
-    found: MixedIterations, lengths: Int32Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int
+    found: MixedIterations, lengths: Int32Array, costs: KernelCosts, num_gpus: int
 ) -> tuple[Int32Array, Float64Array, Float64Array]:
     """Even out each iteration; return each sample's pack (int32[m]), and each one's seconds and busy GPU-seconds.
 
@@ -205,7 +209,7 @@ def _even_out(
                 work[p] += length[i] * length[i]
             own = seconds_of(costs.rates, kinds[first + p], work[p], tokens[p])
             seconds[j] = max(seconds[j], own)
-            busy[j] += degrees[kinds[first + p]] * own
+            busy[j] += costs.rates[5, kinds[first + p]] * own
         mean = busy[j] / num_gpus
         if mean < seconds[j] * (1 - _EVEN):
             own_kinds = kinds[first:stop]
@@ -222,7 +226,7 @@ _GOOD = 0.005
 
 
 def plan_data_set(
-    lengths: Int32Array, costs: DegreeCosts, num_gpus: int, *, seed: int = 0, window: int = 0
+    lengths: Int32Array, costs: GroupCosts, num_gpus: int, *, seed: int = 0, window: int = 0
 ) -> MixedIterations:
     """Plan all samples (int32[n], none longer than every capacity): each ends up in one pack, and no pack is empty.
 
@@ -237,7 +241,7 @@ def plan_data_set(
     assert lengths.max(initial=0) <= costs.capacity[-1]
     num_windows = 1
     if window:
-        full = num_gpus // costs.degrees * costs.capacity
+        full = num_gpus // costs.gpus * costs.capacity
         num_windows = max(1, round(int(lengths.sum(dtype=np.int64)) / (window * int(full.max()))))
     if num_windows == 1:
         return _plan(lengths, costs, num_gpus, seed)
@@ -249,15 +253,15 @@ def plan_data_set(
     return joined(parts)
 
 
-def least_total_seconds(lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> float:
+def least_total_seconds(lengths: Int32Array, costs: GroupCosts, num_gpus: int) -> float:
     """Bound any plan's seconds from below: all GPUs busy, samples at their cheapest degrees in full packs. O(n)."""
     costs = costs.up_to(num_gpus)
     count = count_lengths(lengths)
     length = np.flatnonzero(count)
-    return float(count[length] @ costs.gpu_seconds(length)[1]) / num_gpus
+    return float(count[length] @ cheapest_degrees(length, costs)[1]) / num_gpus
 
 
-def _plan(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, seed: int) -> MixedIterations:
+def _plan(lengths: Int32Array, costs: GroupCosts, num_gpus: int, seed: int) -> MixedIterations:
     best, seconds = _plan_within(lengths, costs, num_gpus, seed, np.inf)
     total = seconds.sum()
     if total > least_total_seconds(lengths, costs, num_gpus) * (1 + _GOOD):
@@ -269,8 +273,10 @@ def _plan(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, seed: int) -> 
 
 
 def _plan_within(
-    lengths: Int32Array, costs: DegreeCosts, num_gpus: int, seed: int, limit: float
+    lengths: Int32Array, costs: GroupCosts, num_gpus: int, seed: int, limit: float
 ) -> tuple[MixedIterations, Float64Array]:
-    formed = form_iterations(pack_by_degree(lengths, costs, seed, limit), lengths, costs, num_gpus)
-    found = improve_iterations(formed, lengths, costs, num_gpus)
+    packs = pack_by_degree(lengths, costs, seed, limit)
+    order, bounds = form_iterations(packs.kinds, pack_seconds(*packs, lengths, costs), costs.gpus, num_gpus)
+    chosen = select_packs(packs.offsets, packs.samples, order)
+    found = improve_iterations(MixedIterations(*chosen, packs.kinds[order], bounds), lengths, costs, num_gpus)
     return found, iteration_seconds(found, lengths, costs)

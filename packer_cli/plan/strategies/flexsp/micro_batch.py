@@ -20,10 +20,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.cost import KernelCosts
+from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out, hash_of, seconds_of
-from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
 _POOL = 12
 """Sets of degrees to even out in the end, for small batches; fewer for large ones."""
@@ -44,7 +43,7 @@ class MicroBatch(NamedTuple):
     """The groups of one micro-batch, by falling degree."""
 
     kinds: Int64Array
-    """int64[p]: index into `DegreeCosts.degrees`. Each group has samples; GPUs of no group are idle."""
+    """int64[p]: index into `GroupCosts.gpus`. Each group has samples; GPUs of no group are idle."""
     group_of: Int64Array
     """int64[n]: group of each sample."""
     seconds: float
@@ -52,7 +51,7 @@ class MicroBatch(NamedTuple):
 
 
 def solve_micro_batch(
-    lengths: NDArray[np.integer], costs: DegreeCosts, num_gpus: int, limit: float = np.inf
+    lengths: NDArray[np.integer], costs: GroupCosts, num_gpus: int, limit: float = np.inf
 ) -> MicroBatch:
     """Search for the fastest groups for the samples (int[n], tokens).
 
@@ -66,7 +65,7 @@ def solve_micro_batch(
     falling = np.asarray(lengths, dtype=np.int64)[order]
     if not len(falling):
         return MicroBatch(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0.0)
-    dealt, kinds, seconds = search(falling, costs.degrees, costs.arrays, num_gpus, limit)
+    dealt, kinds, seconds = search(falling, costs.arrays, num_gpus, limit)
     if not np.isfinite(seconds):
         return MicroBatch(np.empty(0, dtype=np.int64), np.full(len(order), -1, dtype=np.int64), np.inf)
     used, compact = np.unique(dealt, return_inverse=True)
@@ -90,13 +89,13 @@ class _Tried(NamedTuple):
 
 @njit(cache=True)
 def search(
-    lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int, limit: float
+    lengths: Int64Array, costs: KernelCosts, num_gpus: int, limit: float
 ) -> tuple[Int64Array, Int64Array, float]:
     """Search groups for falling lengths: the kernel. Return `(group_of int64[n], kinds int64[p], seconds)`.
 
     Groups may be empty.
     """
-    num = len(lengths)
+    num, degrees = len(lengths), costs.rates[5].astype(np.int64)
     most = num_gpus // degrees[0]
     dealt = Dealt(np.zeros(num, dtype=np.int64), np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64))
     best_of = np.zeros(num, dtype=np.int64)
@@ -104,7 +103,7 @@ def search(
     pool, pool_seconds = np.zeros((pool_size, len(degrees)), dtype=np.int64), np.full(pool_size, np.inf)
     is_climbed = np.zeros(pool_size, dtype=np.bool_)
     tried = _Tried(np.zeros(_SEEN, dtype=np.uint64), pool, pool_seconds, is_climbed)
-    bound = least_seconds(lengths, degrees, costs, num_gpus)
+    bound = least_seconds(lengths, costs, num_gpus)
     if bound == np.inf:
         return best_of, np.zeros(0, dtype=np.int64), np.inf
 
@@ -161,17 +160,17 @@ def search(
 
 
 @njit(cache=True)
-def least_seconds(lengths: Int64Array, degrees: Int64Array, costs: KernelCosts, num_gpus: int) -> float:
+def least_seconds(lengths: Int64Array, costs: KernelCosts, num_gpus: int) -> float:
     """Bound any groups' seconds from below: GPUs busy with samples at their cheapest degrees, or the longest alone."""
     total, longest = 0.0, 0.0
     for i in range(len(lengths)):
         cheapest, alone = np.inf, np.inf
-        for kind in range(len(degrees)):
+        for kind in range(len(costs.capacity)):
             if lengths[i] <= costs.capacity[kind]:
                 own = (costs.rates[0, kind] * lengths[i] + costs.rates[1, kind]) * lengths[i]
                 alone = min(alone, own + costs.rates[2, kind])
                 cheapest = min(
-                    cheapest, degrees[kind] * (own + costs.rates[2, kind] * lengths[i] / costs.capacity[kind])
+                    cheapest, costs.rates[5, kind] * (own + costs.rates[2, kind] * lengths[i] / costs.capacity[kind])
                 )
         total += cheapest
         longest = max(longest, alone)

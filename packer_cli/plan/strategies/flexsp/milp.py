@@ -28,15 +28,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.cost import tokens_and_work
+from packer_cli.plan.core.cost import GroupCosts, tokens_and_work
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, least_seconds, solve_micro_batch
-from packer_cli.plan.strategies.flexsp.packing import DegreeCosts
 
 
 def solve_in_buckets(
-    lengths: NDArray[np.integer], costs: DegreeCosts, num_gpus: int, *, num_buckets: int, time_limit: float
+    lengths: NDArray[np.integer], costs: GroupCosts, num_gpus: int, *, num_buckets: int, time_limit: float
 ) -> MicroBatch:
     """Find the fastest groups for the samples (int[n], tokens), or the best ones found within the time limit.
 
@@ -51,13 +50,13 @@ def solve_in_buckets(
     """
     costs = costs.up_to(num_gpus)
     falling = -np.sort(-np.asarray(lengths, dtype=np.int64))
-    bound = float(least_seconds(falling, costs.degrees, costs.arrays, num_gpus)) if len(falling) else 0
+    bound = float(least_seconds(falling, costs.arrays, num_gpus)) if len(falling) else 0
     start = solve_micro_batch(lengths, costs, num_gpus)
     if bound == np.inf or start.seconds <= bound * (1 + TOLERANCE):
         return start
     buckets = make_buckets(lengths, num_buckets)
     longest, counts = buckets.longest[::-1].astype(np.int64), buckets.samples[::-1]
-    numbers = np.minimum(num_gpus // costs.degrees, counts.sum())
+    numbers = np.minimum(num_gpus // costs.gpus, counts.sum())
     kinds = np.repeat(np.arange(len(costs)), numbers)
     place = np.concatenate([np.arange(number) for number in numbers])
     held = _solve(longest, counts, kinds, place, costs, num_gpus, bound, start.seconds, time_limit)
@@ -70,7 +69,7 @@ def _solve(
     counts: Int64Array,
     kinds: Int64Array,
     place: Int64Array,
-    costs: DegreeCosts,
+    costs: GroupCosts,
     num_gpus: int,
     bound: float,
     limit: float,
@@ -87,7 +86,7 @@ def _solve(
 
     scale = limit if np.isfinite(limit) else bound
     length = lengths[:, None].astype(np.float64)
-    quadratic, linear, constant = costs.rates[:, kinds] / scale
+    quadratic, linear, constant = costs.rates[:3, kinds] / scale
     seconds = (quadratic * length + linear) * length
     fits = length <= costs.capacity[kinds]
     if np.isfinite(limit):
@@ -115,10 +114,10 @@ def _solve(
         problem += pulp.LpAffineExpression(share | {is_used[p]: -1}) <= 0
         if place[p]:
             problem += pulp.LpAffineExpression({is_used[p]: 1, is_used[p - 1]: -1}) <= 0
-        degree = int(costs.degrees[kind])
+        degree = int(costs.gpus[kind])
         together |= {variable: degree * value for variable, value in time.items()}
     problem += pulp.LpAffineExpression(together) <= 0
-    gpus = {used: int(costs.degrees[kind]) for used, kind in zip(is_used, kinds.tolist(), strict=True)}
+    gpus = {used: int(costs.gpus[kind]) for used, kind in zip(is_used, kinds.tolist(), strict=True)}
     problem += pulp.LpAffineExpression(gpus) <= num_gpus
     if not solve_program(problem, time_limit):
         return None
@@ -129,7 +128,7 @@ def _solve(
 
 
 def _assign(
-    held: Int64Array, kinds: Int64Array, lengths: NDArray[np.integer], longest: Int64Array, costs: DegreeCosts
+    held: Int64Array, kinds: Int64Array, lengths: NDArray[np.integer], longest: Int64Array, costs: GroupCosts
 ) -> MicroBatch:
     """Make the answer of samples instead of counts; infinitely slow if a solver's rounding broke a rule."""
     used = np.flatnonzero(held.any(axis=0))[::-1]

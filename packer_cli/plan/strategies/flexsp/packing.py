@@ -1,4 +1,13 @@
-"""Costs of a group of GPUs of each degree, and the packs of a whole data set: each sample where it costs least.
+"""The packs of a whole data set: each sample at the degree where it costs least.
+
+A group of degree d is one of `GroupCosts.gpus`, which rise, as capacities do (FlexSP, arXiv 2412.01523, section 4.1).
+From a `cost.models.CostModel` with n of L layers checkpointed, `again = 1 + recompute n / L` and
+`resend = 1 + resend n / L`, its costs are::
+
+    quadratic = cost.quadratic * again / d
+    linear    = cost.linear * again / d + cost.send[d] * resend        (no send at d = 1)
+    constant  = cost.constant + cost.send_constant                     (no send at d = 1)
+    capacity  = d * tokens that fit one GPU
 
 From the highest degree down, a pack opens with the longest sample of its degree and takes, longest first, whatever
 still fits: more of its own, and shorter samples that cost less here than at their own degree, where they would need
@@ -12,7 +21,6 @@ Price: O(n + longest) a degree; 0.3 s for a million samples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -26,71 +34,32 @@ from packer_cli.plan.core.types import BoolArray, Float64Array, Int8Array, Int32
 from packer_cli.plan.kernels.fill import pick_samples
 from packer_cli.plan.kernels.length_index import LengthIndex, full_index, index_floor, index_remove
 from packer_cli.plan.packing.best_fit import best_fit_each
-from packer_cli.plan.strategies.protocol import PlanRequest
 
 
-@dataclass(frozen=True, kw_only=True)
-class DegreeCosts(GroupCosts):
-    """The time of a micro-batch on a group of GPUs, for k degrees (FlexSP, arXiv 2412.01523, section 4.1).
+def cheapest_degrees(
+    lengths: NDArray[np.integer], costs: GroupCosts, limit: float = np.inf
+) -> tuple[Int64Array, Float64Array]:
+    """Return `(kind int64[n], GPU-seconds float64[n])` of each length at the degree where these are least.
 
-    A group of degree d with samples of lengths s takes `quadratic sum(s^2) + linear sum(s) + constant` seconds and
-    holds at most `capacity` tokens. From a `cost.models.CostModel` with n of L layers checkpointed,
-    `again = 1 + recompute n / L` and `resend = 1 + resend n / L`::
+    Counts a sample's share of the constant as if its pack were full; no sample takes less in any plan. Ties go to
+    the lower degree. Samples longer than every capacity have kind -1 and infinite seconds. O(n k).
 
-        quadratic = cost.quadratic * again / d
-        linear    = cost.linear * again / d + cost.send[d] * resend        (no send at d = 1)
-        constant  = cost.constant + cost.send_constant                     (no send at d = 1)
-        capacity  = d * tokens that fit one GPU
-
-    >>> costs = DegreeCosts(degrees=[1, 2], quadratic=[2, 1], linear=[8, 5], constant=[0, 1], capacity=[10, 20])
-    >>> costs.seconds(1, work=9, tokens=3).tolist()
-    25.0
+    Args:
+        limit: seconds; a sample that takes longer alone gets a degree where it does not, else the fastest one.
     """
-
-    degrees: Int64Array
-    """int64[k]: GPUs of a group, increasing. Any integers of at least 1; powers of two need fewer process groups.
-    Capacities do not decrease with them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        assert self.degrees[0] >= 1
-        assert (np.diff(self.degrees) > 0).all()
-        assert (np.diff(self.capacity) >= 0).all()
-
-    def up_to(self, num_gpus: int) -> DegreeCosts:
-        """Keep only the degrees of at most `num_gpus` GPUs, of which there is one at least."""
-        last = int(np.searchsorted(self.degrees, num_gpus, side="right"))
-        return self.select(slice(last))
-
-    def gpu_seconds(self, lengths: NDArray[np.integer], limit: float = np.inf) -> tuple[Int64Array, Float64Array]:
-        """Return `(kind int64[n], GPU-seconds float64[n])` of each length at the degree where these are least.
-
-        Counts a sample's share of the constant as if its pack were full; no sample takes less in any plan. Ties go to
-        the lower degree. Samples longer than every capacity have kind -1 and infinite seconds. O(n k).
-
-        Args:
-            limit: seconds; a sample that takes longer alone gets a degree where it does not, else the fastest one.
-        """
-        length = np.asarray(lengths, dtype=np.float64)
-        kind, fastest = np.full((2, len(length)), -1, dtype=np.int64)
-        least, alone, of_fastest = np.full((3, len(length)), np.inf)
-        for k, degree in enumerate(self.degrees.tolist()):
-            own = (self.quadratic[k] * length + self.linear[k]) * length
-            taken = degree * (own + self.constant[k] / self.capacity[k] * length)
-            seconds = np.where(length <= self.capacity[k], own + self.constant[k], np.inf)
-            faster = seconds < alone
-            fastest[faster], alone[faster], of_fastest[faster] = k, seconds[faster], taken[faster]
-            cheaper = (taken < least) & (seconds <= min(limit, np.finfo(np.float64).max))
-            kind[cheaper], least[cheaper] = k, taken[cheaper]
-        over = kind < 0
-        return np.where(over, fastest, kind), np.where(over, of_fastest, least)
-
-
-def degree_costs(request: PlanRequest) -> DegreeCosts:
-    """Return the costs of the groups of a request, which has the rates."""
-    assert request.rates is not None
-    gpus, capacity = (np.array([getattr(g, each) for g in request.groups]) for each in ("num_gpus", "capacity"))
-    return DegreeCosts.of(request.rates, capacity, degrees=gpus)
+    length = np.asarray(lengths, dtype=np.float64)
+    kind, fastest = np.full((2, len(length)), -1, dtype=np.int64)
+    least, alone, of_fastest = np.full((3, len(length)), np.inf)
+    for k, degree in enumerate(costs.gpus.tolist()):
+        own = (costs.quadratic[k] * length + costs.linear[k]) * length
+        taken = degree * (own + costs.constant[k] / costs.capacity[k] * length)
+        seconds = np.where(length <= costs.capacity[k], own + costs.constant[k], np.inf)
+        faster = seconds < alone
+        fastest[faster], alone[faster], of_fastest[faster] = k, seconds[faster], taken[faster]
+        cheaper = (taken < least) & (seconds <= min(limit, np.finfo(np.float64).max))
+        kind[cheaper], least[cheaper] = k, taken[cheaper]
+    over = kind < 0
+    return np.where(over, fastest, kind), np.where(over, of_fastest, least)
 
 
 _LONG = 8
@@ -107,7 +76,7 @@ class MixedPacks(NamedTuple):
     samples: Int32Array
     """int32[m]"""
     kinds: Int64Array
-    """int64[p]: index into `DegreeCosts.degrees`."""
+    """int64[p]: index into `GroupCosts.gpus`."""
 
 
 class MixedIterations(NamedTuple):
@@ -123,12 +92,12 @@ class MixedIterations(NamedTuple):
     samples: Int32Array
     """int32[m]"""
     kinds: Int64Array
-    """int64[p]: index of the pack's degree in `DegreeCosts.degrees`."""
+    """int64[p]: index of the pack's degree in `GroupCosts.gpus`."""
     iterations: Int64Array
     """int64[i+1]: iteration j runs packs `iterations[j] .. iterations[j+1] - 1`."""
 
 
-def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: float = np.inf) -> MixedPacks:
+def pack_by_degree(lengths: Int32Array, costs: GroupCosts, seed: int, limit: float = np.inf) -> MixedPacks:
     """Pack samples (int32[n], each at most the greatest capacity) for the degrees of their least GPU-seconds.
 
     Args:
@@ -136,13 +105,13 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
     """
     count = count_lengths(lengths)
     length = np.flatnonzero(count)
-    kinds, least = costs.gpu_seconds(length, limit)
+    kinds, least = cheapest_degrees(length, costs, limit)
     is_left = np.ones(len(lengths), dtype=np.bool_)
     parts: list[MixedPacks] = []
     used = np.unique(kinds)[::-1].tolist()
     for kind in used[:-1]:
         # Of each length: 0 goes elsewhere, 1 may fill, 2 must be packed here.
-        here = costs.degrees[kind] * (costs.quadratic[kind] * length + costs.linear[kind]) * length
+        here = costs.gpus[kind] * (costs.quadratic[kind] * length + costs.linear[kind]) * length
         role = np.zeros(len(count), dtype=np.int8)
         role[length] = np.where(kinds == kind, _OWN, (kinds < kind) & (here < least))
         parts.append(_pack_longest_first(lengths, is_left, count, role, costs, kind, limit))
@@ -179,7 +148,7 @@ def _pack_longest_first(
     is_left: BoolArray,
     count: Int64Array,
     role: Int8Array,
-    costs: DegreeCosts,
+    costs: GroupCosts,
     kind: int,
     limit: float,
 ) -> MixedPacks:

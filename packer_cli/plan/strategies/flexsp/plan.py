@@ -14,36 +14,28 @@ limit with `milp`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
-from packer_cli.plan.core.groups import Group
+from packer_cli.format.ragged import offsets_of, owners
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
-from packer_cli.plan.core.segments import align_up, aligned_lengths
+from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
-from packer_cli.plan.strategies.assemble import (
-    GroupPacks,
-    assemble,
-    pack_sizes,
-    packs_by_group,
-    packs_by_step,
-    scheduled,
-    sizes_of_plan,
-)
+from packer_cli.plan.strategies.assemble import PackSizes, assemble, make_packs, pack_sizes, packs_by_step, scheduled
 from packer_cli.plan.strategies.flexsp.iterations import form_iterations, joined, one_iteration, plan_data_set
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, least_seconds, solve_micro_batch
-from packer_cli.plan.strategies.flexsp.packing import DegreeCosts, MixedIterations, MixedPacks, degree_costs
+from packer_cli.plan.strategies.flexsp.packing import MixedIterations
 from packer_cli.plan.strategies.protocol import PlanRequest
 
-Solve = Callable[[Int32Array, DegreeCosts, int, float], MicroBatch]
+Solve = Callable[[Int32Array, GroupCosts, int, float], MicroBatch]
 """(lengths, costs, GPUs, seconds beyond which it is not wanted) -> the groups of one micro-batch"""
 
 
@@ -66,12 +58,12 @@ class ProgramOptions(BatchOptions):
     machine."""
 
 
-def _search(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: Any) -> MicroBatch:
+def _search(lengths: Int32Array, costs: GroupCosts, num_gpus: int, limit: float, options: Any) -> MicroBatch:
     return solve_micro_batch(lengths, costs, num_gpus, limit)
 
 
 def _program(
-    lengths: Int32Array, costs: DegreeCosts, num_gpus: int, limit: float, options: ProgramOptions
+    lengths: Int32Array, costs: GroupCosts, num_gpus: int, limit: float, options: ProgramOptions
 ) -> MicroBatch:
     from packer_cli.plan.strategies.flexsp.milp import solve_in_buckets
 
@@ -95,25 +87,20 @@ SOLVERS: Mapping[str, PackingAlgorithm] = {
 """Solvers that `--packing` names with FlexSP."""
 
 
-class PlannedBatches(NamedTuple):
-    """Iterations and the batch of each."""
-
-    iterations: MixedIterations
-    batch: Int64Array
-    """int64[i]: a batch is an optimizer step, and each of its micro-batches an iteration."""
-
-
 def plan_batches(
     lengths: Int32Array,
-    costs: DegreeCosts,
+    costs: GroupCosts,
     num_gpus: int,
     batch_tokens: int,
     *,
     solve: Solve = solve_micro_batch,
     trials: int = BatchOptions.trials,
     one_degree: bool = False,
-) -> PlannedBatches:
+) -> tuple[MixedIterations, Int64Array]:
     """Plan consecutive batches of samples (int32[n], in the order of training, none longer than every capacity).
+
+    A batch is an optimizer step, and each of its micro-batches an iteration; return these, and the batch of each
+    (int64[i]).
 
     Args:
         batch_tokens: most tokens of a batch; a longer sample is a batch of its own.
@@ -140,13 +127,13 @@ def plan_batches(
                 fastest = seconds
         micro_batches += best
         batch += [number] * len(best)
-    return PlannedBatches(joined([one_iteration(*each) for each in micro_batches]), np.array(batch, dtype=np.int64))
+    return joined([one_iteration(*each) for each in micro_batches]), np.array(batch, dtype=np.int64)
 
 
 def _solve_batch(
     falling: Int32Array,
     lengths: Int32Array,
-    costs: DegreeCosts,
+    costs: GroupCosts,
     num_gpus: int,
     trials: int,
     solve: Solve,
@@ -158,7 +145,7 @@ def _solve_batch(
         at_most: seconds; what takes as long is not looked for, and then they are infinite.
     """
     tokens = lengths[falling].astype(np.int64)
-    fits = int((costs.capacity * (num_gpus // costs.degrees)).max())
+    fits = int((costs.capacity * (num_gpus // costs.gpus)).max())
     least = max(1, -(-int(tokens.sum()) // fits))
     best: list[tuple[Int32Array, MicroBatch]] = []
     fastest, has_fitted = at_most, False
@@ -166,9 +153,7 @@ def _solve_batch(
         if num_parts >= least + trials and has_fitted:
             break
         parts = np.split(falling, cut_evenly(tokens, num_parts))
-        bounds = [
-            least_seconds(lengths[part].astype(np.int64), costs.degrees, costs.arrays, num_gpus) for part in parts
-        ]
+        bounds = [least_seconds(lengths[part].astype(np.int64), costs.arrays, num_gpus) for part in parts]
         solved: list[tuple[Int32Array, MicroBatch]] = []
         seconds, ahead = 0.0, sum(bounds)
         for part, bound in zip(parts, bounds, strict=True):
@@ -217,10 +202,10 @@ def plan_mixed(pieces: Pieces, request: PlanRequest) -> Plan:
 
     The lowest degree divides the others and the number of GPUs. Price: see `iterations`.
     """
-    costs, lengths = degree_costs(request), align_up(pieces.length, request.groups[0].align)
+    costs, lengths = GroupCosts.of(request.groups, request.rates), align_up(pieces.length, request.groups[0].align)
     seed = int(rng_state(request.seed, Stream.PACKING)[0])
     found = plan_data_set(lengths, costs, request.num_gpus, seed=seed, window=request.balance.window or 0)
-    return _plan_of(found, pieces, request, costs)
+    return plan_of(found, pieces, request, costs)
 
 
 def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = False) -> Plan:
@@ -229,7 +214,7 @@ def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = 
     Args:
         one_degree: BatchAda, which solves its micro-batches by search.
     """
-    costs, options = degree_costs(request), request.packing_options
+    costs, options = GroupCosts.of(request.groups, request.rates), request.packing_options
     tokens, num_gpus = request.steps.global_tokens, request.num_gpus
     assert tokens is not None
     order = shuffled(len(pieces), rng_state(request.seed, Stream.ARRIVAL))
@@ -240,16 +225,17 @@ def plan_in_batches(pieces: Pieces, request: PlanRequest, *, one_degree: bool = 
         arrived, costs, num_gpus, tokens, solve=solve, trials=options.trials, one_degree=one_degree
     )
     found = found._replace(samples=order[found.samples])
-    return _plan_of(found, pieces, request, costs, batch)
+    return plan_of(found, pieces, request, costs, batch)
 
 
-def _plan_of(
-    found: MixedIterations, pieces: Pieces, request: PlanRequest, costs: DegreeCosts, step: Int64Array | None = None
+def plan_of(
+    found: MixedIterations, pieces: Pieces, request: PlanRequest, costs: GroupCosts, step: Int64Array | None = None
 ) -> Plan:
-    lengths = align_up(pieces.length, request.groups[0].align)
-    by_group, iterations = arrange(found, lengths, request.groups, request.num_gpus)
-    sizes = pack_sizes(by_group, pieces.length, request)
-    return assemble(pieces, by_group, replace(iterations, step=step), sizes, request, costs)
+    """Make the plan of iterations, whose steps (int64[i]) the options decide if they are None."""
+    packs = make_packs(found.offsets, found.samples, found.kinds)
+    sizes = pack_sizes(pieces, packs, request)
+    iterations = _on_gpus(np.arange(len(packs)), found.kinds, found.iterations, sizes, request, step)
+    return assemble(pieces, packs, iterations, sizes, request, costs)
 
 
 plan_at_one_degree = partial(plan_in_batches, one_degree=True)
@@ -261,43 +247,40 @@ def rest_of_mixed(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
 
     Where the strategy keeps its steps, packs of one step of the plan's first epoch stay together.
     """
-    costs, packs, keeps_steps = degree_costs(request), plan.packs, request.strategy.keeps_steps
-    lengths = aligned_lengths(plan.pieces, packs, plan.groups)
-    formed, (by_step, step) = [], packs_by_step(plan, chosen)
-    for part in np.split(by_step, np.flatnonzero(np.diff(step)) + 1) if keeps_steps else [chosen]:
-        own = MixedPacks(*select_packs(packs.offsets, packs.pieces, part), packs.group[part].astype(np.int64))
-        formed.append(form_iterations(own, lengths, costs, request.num_gpus))
-    found = joined(formed)
-    pack_of = np.empty(len(lengths), dtype=np.int64)
-    pack_of[packs.pieces] = np.repeat(np.arange(len(packs)), np.diff(packs.offsets))
-    number = pack_of[found.samples[found.offsets[:-1]]]
-    iterations = _on_gpus(found, number, lengths, plan.groups, request.num_gpus)
-    if keeps_steps:
-        sizes = [len(each.iterations) - 1 for each in formed]
-        iterations = replace(iterations, step=np.repeat(np.arange(len(formed)), sizes))
-    return scheduled(iterations, sizes_of_plan(plan, request), packs.group, request, epoch, costs)
-
-
-def arrange(
-    found: MixedIterations, lengths: Int32Array, groups: Sequence[Group], num_gpus: int
-) -> tuple[list[GroupPacks], Iterations]:
-    """Return packs by group, numbered through the groups, and their iterations on GPUs. O(m)."""
-    by_group, number = packs_by_group(found.offsets, found.samples, found.kinds, len(groups))
-    return by_group, _on_gpus(found, number, lengths, groups, num_gpus)
+    costs, sizes = GroupCosts.of(request.groups, request.rates), pack_sizes(plan.pieces, plan.packs, request)
+    kinds = plan.packs.group.astype(np.int64)
+    seconds = sizes.seconds(kinds, request, costs)
+    step, parts = None, [chosen]
+    if request.strategy.keeps_steps:
+        by_step, of_pack = packs_by_step(plan, chosen)
+        parts = np.split(by_step, np.flatnonzero(np.diff(of_pack)) + 1)
+    formed = [form_iterations(kinds[part], seconds[part], costs.gpus, request.num_gpus) for part in parts]
+    number = np.concatenate([part[order] for part, (order, _) in zip(parts, formed, strict=True)])
+    counts = [len(bounds) - 1 for _, bounds in formed]
+    if request.strategy.keeps_steps:
+        step = np.repeat(np.arange(len(formed)), counts)
+    bounds = offsets_of(np.concatenate([np.diff(bounds) for _, bounds in formed]))
+    iterations = _on_gpus(number, kinds[number], bounds, sizes, request, step)
+    return scheduled(iterations, sizes, plan.packs.group, request, epoch, costs)
 
 
 def _on_gpus(
-    found: MixedIterations, number: Int64Array, lengths: Int32Array, groups: Sequence[Group], num_gpus: int
+    number: Int64Array,
+    kinds: Int64Array,
+    bounds: Int64Array,
+    sizes: PackSizes,
+    request: PlanRequest,
+    step: Int64Array | None,
 ) -> Iterations:
     """Place replicas from GPU 0 on, in the order of the packs; GPUs that are left get fillers of the lowest degree.
 
     Args:
-        number: int64[p], of each pack.
+        number, kinds: int64[p], of each pack.
+        bounds: int64[i+1], where each iteration begins.
+        step: int64[i], of each iteration.
     """
-    tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
-    gpus = np.array([group.num_gpus for group in groups])[found.kinds]
-    before = np.cumsum(gpus) - gpus
-    iteration = np.repeat(np.arange(len(found.iterations) - 1), np.diff(found.iterations))
-    first_gpu = before - before[found.iterations[:-1]][iteration]
-    slots = Slots(iteration, first_gpu, found.kinds, number, tokens, np.zeros_like(tokens))
-    return Iterations.of(slots, groups, num_gpus, has_equal_rows=True)
+    gpus = np.array([group.num_gpus for group in request.groups])[kinds]
+    before, iteration = np.cumsum(gpus) - gpus, owners(np.diff(bounds))
+    first_gpu = before - before[bounds[:-1]][iteration]
+    slots = Slots(iteration, first_gpu, kinds, number, sizes.aligned[number], np.zeros_like(number))
+    return Iterations.of(slots, request.groups, request.num_gpus, has_equal_rows=True, step=step)

@@ -7,7 +7,6 @@
     candidates.py   candidates for layouts of pipelines, from a dynamic program over the lengths
     layouts.py      those that pay on the real steps, or the paper's; what `--packing` names
     stage1.py       the samples of each pipeline of a step; the same as printed
-    step.py         both stages, with the second: the micro-batches of each pipeline
-    program.py      the second by integer programming, exact, for few samples
-    data_set.py     the whole data set: its steps, planned one by one, as a plan
+    stage2.py       the micro-batches of each pipeline, by search or, for few samples, exactly; both stages of a step
+    plan.py         the whole data set: its steps, planned one by one, as a plan
 """

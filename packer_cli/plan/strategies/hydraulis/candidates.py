@@ -25,9 +25,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.core.cost import KernelCosts
+from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, rates_of
+from packer_cli.plan.strategies.hydraulis.costs import rates_of
 
 _MOST_LENGTHS = 128
 _LEAST_TOKENS = 128
@@ -63,7 +63,7 @@ def length_table(lengths: NDArray[np.integer], batch_tokens: int, unit_tokens: i
     return LengthTable(np.cumsum(sums, axis=1) * share, np.maximum.accumulate(greatest))
 
 
-def find_layouts(table: LengthTable, costs: SchemeCosts, num_gpus: int, *, as_printed: bool = False) -> Int64Array:
+def find_layouts(table: LengthTable, costs: GroupCosts, num_gpus: int, *, as_printed: bool = False) -> Int64Array:
     """Find layouts by the dynamic program, pipelines of each scheme (int64[c, k]), all different.
 
     There is one for every greatest length, the longest first. Layouts may leave GPUs idle.
@@ -184,13 +184,13 @@ def least_range_seconds(
     return float(total + v * constant + waiting * (max(total / v, alone) + constant))
 
 
-def longest_held(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
+def longest_held(counts: Int64Array, costs: GroupCosts) -> Int64Array:
     """Return the longest sample (int64[c]) that each of the layouts holds (int64[c, k], pipelines of each scheme)."""
     found: Int64Array = np.where(counts > 0, costs.capacity, 0).max(axis=1)
     return found
 
 
-def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
+def of_one_scheme(costs: GroupCosts, num_gpus: int) -> Iterator[Int64Array]:
     """Yield, for each scheme, as many of its pipelines (int64[k]) as the GPUs allow."""
     for kind, gpus in enumerate(costs.gpus.tolist()):
         if gpus <= num_gpus:
@@ -199,7 +199,7 @@ def of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
             yield counts
 
 
-def fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
+def fill_up(counts: Int64Array, table: LengthTable, costs: GroupCosts, num_gpus: int) -> Int64Array | None:
     """Fill a layout's idle GPUs with pipelines of the cheapest scheme that fits; return None if some stay idle."""
     number, tokens, work = table.sums[:, -1]
     cheapest = np.argsort(costs.gpus * (costs.quadratic * work + costs.linear * tokens + costs.constant * number))
@@ -212,7 +212,7 @@ def fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus
     return None if left else whole
 
 
-def require_held(layouts: Int64Array, longest: int, costs: SchemeCosts, num_gpus: int) -> None:
+def require_held(layouts: Int64Array, longest: int, costs: GroupCosts, num_gpus: int) -> None:
     """Raise ConfigError unless one of the layouts (int64[c, k]) holds the longest sample."""
     if longest_held(layouts, costs).max(initial=0) < longest:
         of_one = costs.gpus[costs.capacity >= longest].min()

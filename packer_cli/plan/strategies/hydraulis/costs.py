@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,63 +10,14 @@ from numba import njit
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.plan.core.cost import GroupCosts, KernelCosts
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import Float64Array, Int64Array
+from packer_cli.plan.core.types import Float64Array
 from packer_cli.plan.strategies.predict import stage_rates
-from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
-
-_ENOUGH_TOKENS = 256, 128
-"""See `SchemeCosts.enough`: of a micro-batch, and more for each GPU that shares it. Hydraulis's code has 384, 512,
-768, 1,024 and 1,280 tokens for tp 1 to 16."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchemeCosts(GroupCosts):
-    """The time of a pipeline of each of k parallel schemes (tp, cp, pp), in any order.
-
-    A micro-batch with samples of lengths s takes `quadratic sum(s^2) + linear sum(s) + constant` seconds on one of the
-    scheme's `pp` stages, and holds at most `capacity` tokens. Its micro-batches take `sum t_j + (pp - 1) max t_j`.
-
-    >>> costs = SchemeCosts(
-    ...     gpus=[4, 4], pp=[1, 2], quadratic=[2, 1], linear=[8, 5], constant=[0, 1], capacity=[20, 10]
-    ... )
-    >>> costs.seconds(1, work=9, tokens=3).tolist()
-    25.0
-    """
-
-    gpus: Int64Array
-    """int64[k]: GPUs of a pipeline."""
-    pp: Int64Array
-    """int64[k]: pipeline stages."""
-    enough: Int64Array | int = 1
-    """int64[k]: mean tokens that a pipeline's micro-batches have at least, where these are not too many for one: GPUs
-    are slower on fewer, which the rates do not say (the paper has 384 to 1,280 for tp 1 to 16)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        assert (self.pp >= 1).all()
-        assert (self.gpus >= self.pp).all()
-        assert (np.asarray(self.enough) >= 1).all()
-
-    def _more_rates(self) -> tuple[Float64Array, ...]:
-        """Return stages less one, and `enough`: rows 3 and 4 of `rates`."""
-        return (self.pp - 1).astype(np.float64), np.asarray(self.enough).astype(np.float64)
-
-
-def scheme_costs(request: PlanRequest, groups: Sequence[Group] | None = None) -> SchemeCosts:
-    """Return the costs of the groups of a request, which has the rates, or of some of these groups."""
-    assert request.rates is not None
-    gpus, capacity, pp, of_stage = np.array(
-        [(group.num_gpus, group.capacity, group.pp_size, group.layout.stage_gpus) for group in request.groups]
-    ).T
-    once, each = _ENOUGH_TOKENS
-    costs = SchemeCosts.of(request.rates, capacity, gpus=gpus, pp=pp, enough=once + each * of_stage)
-    return costs if groups is None else costs.select([request.groups.index(group) for group in groups])
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -82,10 +32,10 @@ def least_pipeline_seconds(costs: KernelCosts, kind: int, work: int, tokens: int
 
     With v micro-batches of total cost S, without constants, of which the costliest sample takes x, the pipeline takes
     at least `S + v c + (pp - 1) (max(S / v, x) + c)`. That is least at v = S / x, or before it at
-    `sqrt((pp - 1) S / c)`, within `ceil(tokens / capacity) <= v <= num`. See also `SchemeCosts.enough`.
+    `sqrt((pp - 1) S / c)`, within `ceil(tokens / capacity) <= v <= num`. See also `GroupCosts.enough`.
 
     Args:
-        costs: of `SchemeCosts.arrays`.
+        costs: of `GroupCosts.arrays`.
         kind: the pipeline's scheme.
         work, tokens, longest, num: sum of s^2, sum of s, greatest s, and number of the samples.
     """

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.strategies.hydraulis.candidates import longest_held
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, scheme_costs
-from packer_cli.plan.strategies.hydraulis.data_set import make_batches
 from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps, steps_to_try
+from packer_cli.plan.strategies.hydraulis.plan import make_batches
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow
 
 
 def measure_imbalances(plan: Plan, request: PlanRequest) -> dict[str, float | None]:
     """Measure the `PipelineImbalances` of the plan's first epoch. O(pieces + slots), and 32 steps on each layout."""
-    schedule, costs = plan.epochs[0], scheme_costs(request, plan.groups)
+    schedule, costs = plan.epochs[0], GroupCosts.of(request.groups, request.rates)
+    costs = costs.select([request.groups.index(group) for group in plan.groups])
     tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     seconds = np.append(costs.seconds(plan.packs.group.astype(np.int64), work, tokens), 0.0)[schedule.slot_pack]
     first = np.flatnonzero(schedule.begins_replica)
@@ -40,7 +41,7 @@ def measure_imbalances(plan: Plan, request: PlanRequest) -> dict[str, float | No
     }
 
 
-def _oversized_share(plan: Plan, costs: SchemeCosts) -> float:
+def _oversized_share(plan: Plan, costs: GroupCosts) -> float:
     capacities = np.unique(costs.capacity)
     length = plan.pieces.length[plan.packs.pieces]
     own = np.repeat(costs.capacity[plan.packs.group], np.diff(plan.packs.offsets))
@@ -48,7 +49,7 @@ def _oversized_share(plan: Plan, costs: SchemeCosts) -> float:
     return float(length[own > least].sum(dtype=np.int64) / length.sum(dtype=np.int64))
 
 
-def _gain_of_layouts(plan: Plan, schedule: Schedule, costs: SchemeCosts) -> float | None:
+def _gain_of_layouts(plan: Plan, schedule: Schedule, costs: GroupCosts) -> float | None:
     first = schedule.begins_replica
     counts = np.zeros((schedule.num_iterations, len(costs)), dtype=np.int64)
     np.add.at(counts, (schedule.slot_iteration[first], schedule.slot_group[first]), 1)
@@ -75,7 +76,7 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
     Args:
         request: of a strategy that finds layouts.
     """
-    costs, global_tokens = scheme_costs(request), request.steps.global_tokens
+    costs, global_tokens = GroupCosts.of(request.groups, request.rates), request.steps.global_tokens
     assert global_tokens is not None
     order, offsets = make_batches(lengths, global_tokens, request.seed)
     falling, packer = lengths[order].astype(np.int64), request.algorithm
@@ -129,7 +130,7 @@ def pipeline_name(group: Group) -> str:
     return f"{'-'.join(degrees) or '1gpu'}:{group.capacity}"
 
 
-def _gpu_seconds(costs: SchemeCosts, kind: int, length: int) -> float:
+def _gpu_seconds(costs: GroupCosts, kind: int, length: int) -> float:
     """Predict the GPU-seconds of a million tokens in samples of one length, in full micro-batches."""
     number = max(1, int(costs.capacity[kind]) // length)
     seconds = float(costs.seconds(kind, number * length * length, number * length))

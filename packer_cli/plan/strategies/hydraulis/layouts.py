@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer_cli.plan.core.check import MOST_PROCESS_GROUPS
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.packing.base import PackingAlgorithm
@@ -35,9 +36,8 @@ from packer_cli.plan.strategies.hydraulis.candidates import (
     of_one_scheme,
     require_held,
 )
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, deal_as_printed, deal_to_pipelines
-from packer_cli.plan.strategies.hydraulis.step import Deal, plan_step
+from packer_cli.plan.strategies.hydraulis.stage2 import Deal, plan_step
 
 MOST_LAYOUTS = 12
 """Most layouts of all steps together. The paper's case study has 7."""
@@ -54,7 +54,7 @@ _FEW = 8
 
 
 def choose_layouts(
-    steps: Sequence[Int64Array], lengths: Int64Array, batch_tokens: int, costs: SchemeCosts, num_gpus: int
+    steps: Sequence[Int64Array], lengths: Int64Array, batch_tokens: int, costs: GroupCosts, num_gpus: int
 ) -> Int64Array:
     """Choose layouts (int64[c, k], pipelines of each scheme) for a data set, that which saves most first.
 
@@ -119,20 +119,20 @@ def steps_to_try(falling: Int64Array, offsets: Int64Array) -> list[Int64Array]:
     return [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
 
 
-def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
+def kinds_of(counts: Int64Array, costs: GroupCosts) -> Int64Array:
     """Return the schemes (int64[p]) of a layout's pipelines, by falling capacity."""
     kinds = np.repeat(np.arange(len(counts)), counts)
     return kinds[np.argsort(-costs.capacity[kinds], kind="stable")]
 
 
 def layout_seconds(
-    falling: Int64Array, counts: Int64Array, costs: SchemeCosts, restarts: int = 0, deal: Deal = deal_to_pipelines
+    falling: Int64Array, counts: Int64Array, costs: GroupCosts, restarts: int = 0, deal: Deal = deal_to_pipelines
 ) -> float:
     """Predict the seconds of a step (int64[n], falling lengths) on a layout; infinite if the step does not fit."""
     return plan_step(falling, kinds_of(counts, costs), costs, restarts, rng_state(0), deal).seconds
 
 
-def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
+def _neighbors(counts: Int64Array, costs: GroupCosts) -> Iterator[Int64Array]:
     """Yield layouts in which 1 to 4 pipelines of a scheme give way to 1 to 4 of another, on as many GPUs."""
     for old in np.flatnonzero(counts).tolist():
         for new in range(len(costs)):
@@ -151,7 +151,7 @@ def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
 
 
 def _select(
-    tried: dict[tuple[int, ...], Float64Array], longest: int, costs: SchemeCosts, num_gpus: int
+    tried: dict[tuple[int, ...], Float64Array], longest: int, costs: GroupCosts, num_gpus: int
 ) -> list[tuple[int, ...]]:
     """Select by greed the layouts whose fastest ones make all steps together fastest; the first holds every sample."""
     keys = list(tried)
@@ -171,7 +171,7 @@ def _select(
 
 
 def printed_layouts(
-    steps: Sequence[Int64Array], lengths: Int64Array, batch_tokens: int, costs: SchemeCosts, num_gpus: int
+    steps: Sequence[Int64Array], lengths: Int64Array, batch_tokens: int, costs: GroupCosts, num_gpus: int
 ) -> Int64Array:
     """Find the paper's candidates (int64[c, k]), the one that holds most first. Price: that of the dynamic program.
 
@@ -192,7 +192,7 @@ def printed_layouts(
     return found[falling[kept]]
 
 
-def _of_one(steps: Sequence[Int64Array], table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
+def _of_one(steps: Sequence[Int64Array], table: LengthTable, costs: GroupCosts, num_gpus: int) -> Int64Array | None:
     """Find the layout of one scheme that holds the longest sample and is fastest on the steps, if there is one."""
     held = (
         fill_up(counts, table, costs, num_gpus)
@@ -207,7 +207,7 @@ def _of_one(steps: Sequence[Int64Array], table: LengthTable, costs: SchemeCosts,
 class StepPacker(PackingAlgorithm):
     """One way to find layouts, and to plan a step on one of them; `pack` is stage 1, a `Deal`."""
 
-    find: Callable[[Sequence[Int64Array], Int64Array, int, SchemeCosts, int], Int64Array]
+    find: Callable[[Sequence[Int64Array], Int64Array, int, GroupCosts, int], Int64Array]
     """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps, int64[c, k]"""
     restarts: int = 0
     """Shuffled orders that are dealt on each layout that a step tries; its best one gets all `RESTARTS`."""

@@ -28,7 +28,7 @@ class Hydraulis(Strategy):
     needs = frozenset({"a cost model", "tokens of a step"})
     mixes_layouts = True
     sample_bytes = 180
-    plan = later("packer_cli.plan.strategies.hydraulis.data_set", "plan_pipelines")
+    plan = later("packer_cli.plan.strategies.hydraulis.plan", "plan_pipelines")
     choose_layouts = later("packer_cli.plan.strategies.hydraulis.figures", "choose_step_layouts")
     figures = later("packer_cli.plan.strategies.hydraulis.figures", "measure_imbalances")
 

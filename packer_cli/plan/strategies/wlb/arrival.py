@@ -129,22 +129,17 @@ def without_empty_steps(packed: PackedSteps, num_micro_batches: int) -> PackedSt
     return packed._replace(row_of=row_of, arrival=before[packed.arrival])
 
 
-def imbalances(arrivals: Arrivals, packed: PackedSteps) -> Float64Array:
-    """Return the `work_imbalances` of the packed steps (float64[s])."""
-    return work_imbalances(arrivals.lengths, packed.row_of, arrivals.num_micro_batches, arrivals.linear)
-
-
-def work_imbalances(lengths: Int32Array, row_of: Int64Array, num_micro_batches: int, linear: int) -> Float64Array:
+def imbalances(arrivals: Arrivals, lengths: Int32Array, row_of: Int64Array) -> Float64Array:
     """Measure WLB-LLM's imbalance of each step (float64[s]): its micro-batches' greatest work over their mean. O(m).
 
     Args:
-        lengths: int32[m]
-        row_of: int64[m], as in `PackedSteps`.
-        linear: tokens, see `plan.core.cost`.
+        lengths: int32[m], of some documents.
+        row_of: int64[m], of these, as in `PackedSteps`.
     """
-    length = lengths.astype(np.float64)
-    num_rows = (int(row_of.max(initial=-1)) // num_micro_batches + 1) * num_micro_batches
-    work = np.bincount(row_of, weights=length * (length + linear), minlength=num_rows).reshape(-1, num_micro_batches)
+    length, in_step = lengths.astype(np.float64), arrivals.num_micro_batches
+    num_rows = (int(row_of.max(initial=-1)) // in_step + 1) * in_step
+    costs = length * (length + arrivals.linear)
+    work = np.bincount(row_of, weights=costs, minlength=num_rows).reshape(-1, in_step)
     return np.asarray(work.max(axis=1) / work.mean(axis=1))
 
 
@@ -271,7 +266,7 @@ def tune_thresholds(arrivals: Arrivals, capacity: int, most_delay: float, num_qu
     for thresholds in _candidates(sample, num_queues):
         packed = pack_with_queues(sample, capacity, thresholds)
         delay = mean_delay(sample, packed)
-        of_steps = imbalances(sample, packed)
+        of_steps = imbalances(sample, sample.lengths, packed.row_of)
         if sample.num_batches < arrivals.num_batches:  # Steps after a sample's last batch only clear its queues.
             of_steps = of_steps[: int(packed.arrival[-1]) + 1]
         found = (max(0.0, delay - most_delay), float(of_steps.mean()))

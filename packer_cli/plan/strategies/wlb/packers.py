@@ -29,9 +29,9 @@ from packer_cli.plan.strategies.wlb.arrival import (
     MOST_QUEUES,
     Arrivals,
     PackedSteps,
+    imbalances,
     pack_with_queues,
     tune_thresholds,
-    work_imbalances,
 )
 from packer_cli.sizes import parse_tokens
 
@@ -51,14 +51,6 @@ class StepOptions(PackingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("cut", self.cut in ("step", "row"), "be step or row")
-
-    def capacity(self, window: int) -> int:
-        """Return the most tokens of a micro-batch: the context window's, in trainers that run rows of one length."""
-        return self.capacities(window)[-1]
-
-    def capacities(self, window: int) -> list[int]:
-        """Return the capacities to choose from, rising."""
-        return [window]
 
     def in_step(self, group: Group, num_replicas: int, global_tokens: int | None) -> int:
         """Count a replica's micro-batches in a step, of rows as long as the window; a multiple that pipelines want."""
@@ -111,7 +103,7 @@ class DelayOptions(StepOptions):
         return lengths
 
     def capacities(self, window: int) -> list[int]:
-        """Return the capacities that memory holds, not the context window."""
+        """Return the capacities that memory holds, not the context window's alone."""
         return self._lengths("s_max") or [2 * window if 2 * window < 2**31 else window]
 
     def find_thresholds(self, arrivals: Arrivals, capacity: int) -> Int64Array:
@@ -185,10 +177,7 @@ def pack_by_program(arrivals: Arrivals, options: SolverOptions, capacity: int) -
     def solve(lengths: Int32Array, row_of: Int64Array, num_rows: int) -> Int64Array:
         found = min_max_work(lengths, row_of, num_rows, arrivals.window, options.time_limit)
         solved = _by_falling_work(lengths, found)
-        greedy, exact = (
-            work_imbalances(lengths, rows, arrivals.num_micro_batches, arrivals.linear).sum()
-            for rows in (row_of, solved)
-        )
+        greedy, exact = (imbalances(arrivals, lengths, rows).sum() for rows in (row_of, solved))
         return solved if exact < greedy else row_of
 
     return _pack_windows(arrivals, options.batches, solve)
@@ -209,7 +198,8 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
         documents = np.concatenate([left, np.arange(batches[batch], batches[until])])
         documents = documents[np.argsort(-lengths[documents], kind="stable")]
         falling, num_rows = as_ids(np.arange(len(documents))), num_steps * num_micro_batches
-        row = spread(lengths[documents], falling, arrivals.window, num_rows, evens_tokens=False).astype(np.int64)
+        work = np.square(lengths[documents], dtype=np.int64)
+        row = spread(lengths[documents], work, falling, arrivals.window, num_rows, evens_tokens=False).astype(np.int64)
         is_dealt = row >= 0
         left, dealt = documents[~is_dealt], documents[is_dealt]
         is_carried[left] = True

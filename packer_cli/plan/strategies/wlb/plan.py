@@ -18,8 +18,8 @@ from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.kernels.pipeline import pipeline_seconds
-from packer_cli.plan.strategies.assemble import GroupPacks, PackSizes, numbered_plan, packs_by_step, sizes_of_plan
+from packer_cli.plan.kernels.durations import pipeline_seconds
+from packer_cli.plan.strategies.assemble import PackSizes, make_packs, numbered_plan, pack_sizes, packs_by_step
 from packer_cli.plan.strategies.protocol import PlanRequest, Rates
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, arrive, in_batches
 from packer_cli.plan.strategies.wlb.packers import StepOptions
@@ -89,22 +89,20 @@ def _plan_of(
         packed.row_of, as_ids(np.arange(len(pieces))), int(packed.row_of.max(initial=-1)) + 1
     )
     row = np.flatnonzero(np.diff(offsets))
-    offsets = np.append(offsets[row], len(members))
-    tokens, work = pack_tokens_and_work(offsets, members, arrivals.lengths, request.linear)
-    packs, step, sizes = np.arange(len(row)), row // of_step, PackSizes(tokens, tokens, work)
+    packs = make_packs(np.append(offsets[row], len(members)), members, np.zeros_like(row))
+    number, step, sizes = np.arange(len(row)), row // of_step, pack_sizes(pieces, packs, request)
     if request.algorithm.deals:
-        replica = deal_steps(step, work.astype(np.float64), of_step // most, most, group.pp_size)
+        replica = deal_steps(step, sizes.work.astype(np.float64), of_step // most, most, group.pp_size)
     else:  # Replica after replica takes the next, as many each as there are rows for.
-        replica = (packs - np.searchsorted(step, step)) // most
-    epochs = [schedule_steps(packs, step, replica, sizes, group, request, each) for each in range(request.epochs)]
+        replica = (number - np.searchsorted(step, step)) // most
+    epochs = [schedule_steps(number, step, replica, sizes, group, request, each) for each in range(request.epochs)]
     delays = Delays(arrival=packed.arrival, thresholds=packed.thresholds, num_carried=packed.num_carried)
-    own = [GroupPacks(offsets, members)]
-    return numbered_plan(pieces, own, epochs, request, groups=(group,), lockstep=1, delays=delays)
+    return numbered_plan(pieces, packs, epochs, request, groups=(group,), lockstep=1, delays=delays)
 
 
 def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
     """Schedule the steps of the plan's first epoch with the chosen packs alone (int64[r]), on other replicas. O(m)."""
-    (group,), sizes = plan.groups, sizes_of_plan(plan, request)
+    (group,), sizes = plan.groups, pack_sizes(plan.pieces, plan.packs, request)
     (packs, step), num_replicas = packs_by_step(plan, chosen), group.num_dp_ranks(request.num_gpus)
     most = -(-int(np.bincount(step).max(initial=1)) // num_replicas)
     replica = deal_steps(step, sizes.work[packs].astype(np.float64), num_replicas, most, group.pp_size)

@@ -60,7 +60,7 @@ class Wlb(Strategy):
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError unless micro-batches hold a document as long as the context window, that of the group."""
         (group,) = request.groups[-1:]
-        capacities = request.packing_options.capacities(group.capacity)  # type: ignore[attr-defined]
+        capacities = request.packing_options.capacities(group.capacity)
         for capacity in capacities:
             if capacity < group.capacity or capacity % group.align:
                 multiple = f", and a multiple of {group.align} tokens" if group.align > 1 else ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.compare.candidates import groups_and_degrees, layout_key
-from packer_cli.compare.row_figures import RowFigures
+from packer_cli.compare.row_process import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
 from packer_cli.config.no_effect import without_effect

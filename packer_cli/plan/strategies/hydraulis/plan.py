@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.cost import KernelCosts
+from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
@@ -28,12 +28,11 @@ from packer_cli.plan.core.types import (
     UInt64Array,
     as_ids,
 )
-from packer_cli.plan.strategies.assemble import numbered_plan, packs_by_group
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts, least_pipeline_seconds, scheme_costs
+from packer_cli.plan.strategies.assemble import make_packs, numbered_plan
+from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, steps_to_try
-from packer_cli.plan.strategies.hydraulis.program import solve_pipeline
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_pipeline, plan_step
+from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, plan_pipeline, plan_step, solve_pipeline
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _ENOUGH = 1.001
@@ -66,7 +65,7 @@ class PlannedSteps(NamedTuple):
 
 def plan_data_set(
     lengths: Int32Array,
-    costs: SchemeCosts,
+    costs: GroupCosts,
     num_gpus: int,
     batch_tokens: int,
     *,
@@ -99,7 +98,7 @@ def plan_data_set(
 def _on_fastest(
     lengths: Int64Array,
     layouts: Sequence[Int64Array],
-    costs: SchemeCosts,
+    costs: GroupCosts,
     packer: StepPacker,
     restarts: int,
     state: UInt64Array,
@@ -110,7 +109,7 @@ def _on_fastest(
         layouts: the schemes of each layout's pipelines, by falling capacity.
         state: of the shuffles, the same for every layout.
     """
-    bounds = [float(_least_seconds(lengths, kinds, costs.gpus, costs.arrays)) for kinds in layouts]
+    bounds = [float(_least_seconds(lengths, kinds, costs.arrays)) for kinds in layouts]
     chosen, best, few = -1, None, min(restarts, packer.restarts)
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
@@ -126,7 +125,7 @@ def _on_fastest(
     return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
 
 
-def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, step: StepPlan) -> StepPlan:
+def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: GroupCosts, step: StepPlan) -> StepPlan:
     """Solve the step's slowest pipelines by integer program, where that may help."""
     times, slot_of = step.pipeline_seconds.copy(), step.slot_of.copy()
     while True:
@@ -143,12 +142,12 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, s
 
 
 @njit(cache=True)
-def _least_seconds(lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, costs: KernelCosts) -> float:
+def _least_seconds(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts) -> float:
     """Bound seconds on these pipelines (int64[p]) from below: busy with the cheapest samples, or the longest alone."""
     longest, least = lengths[0], np.inf
-    total, available = 0.0, 0
+    total, available = 0.0, 0.0
     for kind in kinds:
-        available += gpus[kind]
+        available += costs.rates[5, kind]
         if longest <= costs.capacity[kind]:
             alone = least_pipeline_seconds(costs, kind, longest * longest, longest, longest, np.int64(1))
             least = min(least, alone)
@@ -159,7 +158,7 @@ def _least_seconds(lengths: Int64Array, kinds: Int64Array, gpus: Int64Array, cos
                 break
             if kind != before:
                 own = (costs.rates[0, kind] * lengths[i] + costs.rates[1, kind]) * lengths[i]
-                cheapest = min(cheapest, gpus[kind] * own)
+                cheapest = min(cheapest, costs.rates[5, kind] * own)
                 before = kind
         total += cheapest
     return max(least, total / available)
@@ -188,7 +187,7 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
     A step is one iteration, in which each pipeline runs its micro-batches one after another. Later epochs run the same
     steps in another order. Price: see the module.
     """
-    costs = scheme_costs(request)
+    costs = GroupCosts.of(request.groups, request.rates)
     assert request.steps.global_tokens is not None
     found = plan_data_set(
         pieces.length,
@@ -214,22 +213,22 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
     key = np.stack([(np.cumsum(sizes) - sizes)[step] + found.pipeline_of, found.slot_of])
     (pipeline, _), pack_of = np.unique(key, axis=1, return_inverse=True)
     offsets, places = group_by_pack(pack_of.ravel(), as_ids(np.arange(len(step))), len(pipeline))
-    by_group, number = packs_by_group(offsets, found.order[places], pipeline_group[pipeline], len(groups))
-    tokens, work = pack_tokens_and_work(offsets, found.order[places], pieces.length)
+    packs = make_packs(offsets, found.order[places], pipeline_group[pipeline])
+    tokens, work = pack_tokens_and_work(offsets, packs.pieces, pieces.length)
     idle = np.flatnonzero(np.bincount(pipeline, minlength=len(pipeline_kind)) == 0)
     none, of_slot = np.zeros(len(idle), dtype=np.int64), np.concatenate([pipeline, idle])
     slots = Slots(
         iteration=pipeline_step[of_slot],
         first_gpu=pipeline_gpu[of_slot],
         group=pipeline_group[of_slot],
-        pack=np.concatenate([number, none + FILLER]),
+        pack=np.concatenate([np.arange(len(packs)), none + FILLER]),
         tokens=np.concatenate([tokens, none]),
         load=np.concatenate([costs.seconds(pipeline_kind[pipeline], work, tokens), none]),
     )
     iterations, steps = Iterations.of(slots, groups, request.num_gpus), np.arange(num_steps)
     orders = [shuffled(num_steps, rng_state(request.seed, Stream.ORDER, epoch)) for epoch in range(1, request.epochs)]
     schedules = [iterations.run(order, steps) for order in [as_ids(steps), *orders]]
-    return numbered_plan(pieces, by_group, schedules, request, groups=groups)
+    return numbered_plan(pieces, packs, schedules, request, groups=groups)
 
 
 def _first_gpus(kinds: Int64Array, groups: Sequence[Group]) -> Int64Array:

@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import WithJsonSchema
 
 from packer_cli.compare.advice import advice, of_same_work, preferred
-from packer_cli.compare.compared import ComparedRow, compared_row
-from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, save_samples
+from packer_cli.compare.outcome import ComparedRow, compared_row
+from packer_cli.compare.row_process import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import savings
 from packer_cli.config import PlanConfig
