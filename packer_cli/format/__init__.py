@@ -1,4 +1,4 @@
-"""What lies on disk, once, for whatever writes or reads it.
+"""The definition of everything on disk, once, for whatever writes or reads it.
 
 ::
 

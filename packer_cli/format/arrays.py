@@ -13,7 +13,7 @@ from packer_cli.format.schema import list_of
 
 
 def to_arrow(values: NDArray[Any] | Lists) -> pa.Array:
-    """A column of numbers or lists as Arrow's; both see the same memory.
+    """Make an Arrow array of a column of numbers or lists; both see the same memory.
 
     >>> to_arrow(np.array([1, 2], dtype=np.int32)).to_pylist()
     [1, 2]
@@ -29,7 +29,7 @@ Columns = dict[str, Any]
 
 
 def columns_of(batch: pa.RecordBatch) -> Columns:
-    """Views of the columns of a record batch, without nulls."""
+    """Make views of the columns of a record batch, without nulls."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     return {
         name: Lists(to_numpy(column.offsets), to_numpy(column.values))
@@ -40,7 +40,7 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """The dtype of a type of numbers.
+    """Find the dtype of a type of numbers.
 
     >>> dtype_of(pa.float32())
     dtype('float32')
@@ -50,7 +50,7 @@ def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
 
 
 def to_numpy(values: pa.Array) -> NDArray[Any]:
-    """A view of an Arrow array of numbers without nulls.
+    """Make a view of an Arrow array of numbers without nulls.
 
     >>> to_numpy(pa.array([1, 2, 3], pa.int16())[1:]).tolist()
     [2, 3]
@@ -62,6 +62,6 @@ def to_numpy(values: pa.Array) -> NDArray[Any]:
 
 
 def to_lists(offsets: NDArray[Any], values: NDArray[Any]) -> pa.ListArray:
-    """`values` cut at `offsets` (at most 2^31 values)."""
+    """Cut `values` at `offsets` into lists (at most 2^31 values)."""
     item = to_arrow(values)
     return pa.ListArray.from_arrays(to_arrow(offsets.astype(np.int32)), item, type=list_of(item.type))

@@ -1,4 +1,4 @@
-"""What says that a file is as it was written: checksums of files and of JSON; and names that stay in a set's folder.
+"""Proofs that a file is as it was written: checksums of files and of JSON; and names that stay in a set's folder.
 
 Everything that reads a packed set shares this, the loader included. All checksums are XXH3: they find what disks and
 networks do to files, and do not protect from an attacker, who can compute them too.
@@ -25,7 +25,7 @@ _BEFORE, _AFTER = b'"xxh3": "', b'"\n}\n'
 
 
 def file_checksum(path: str | Path, offset: int = 0, num_bytes: int | None = None) -> str:
-    """xxh3-128 (hex) of a file, or of `num_bytes` of it from `offset` on; reads it once, at 2 to 10 GB/s."""
+    """Compute xxh3-128 (hex) of a file, or of `num_bytes` of it from `offset` on; read it once, at 2 to 10 GB/s."""
     digest = xxhash.xxh3_128()
     left = sys.maxsize if num_bytes is None else num_bytes
     buffer = memoryview(bytearray(_BLOCK))
@@ -44,7 +44,7 @@ def require_damage(error: BaseException) -> None:
 
 
 def check_bytes(data: Any, xxh3: str) -> str | None:
-    """What is wrong with a file that was read, in a few words; None where it has its checksum."""
+    """Name the fault of a file that was read, in a few words; return None where it has its checksum."""
     found = xxhash.xxh3_128_hexdigest(data)
     return None if found == xxh3 else f"its checksum is {found}, hbpack.json says {xxh3}"
 
@@ -55,7 +55,7 @@ def is_checksum(value: Any) -> bool:
 
 
 def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str = "hbpack.json") -> str | None:
-    """What is wrong with a file, in a few words; None where it is as it was written. Price: reading it once.
+    """Name the fault of a file, in a few words; return None where it is as it was written. Price: reading it once.
 
     Args:
         num_bytes: None where only the checksum is known.
@@ -75,7 +75,7 @@ def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str =
 
 
 def check_path(path: str) -> str:
-    """The path itself, where it names a file below a set's folder by plain names.
+    """Return the path itself, where it names a file below a set's folder by plain names.
 
     Raises:
         ValueError: it is absolute, climbs with `..`, or is no plain path.
@@ -86,7 +86,7 @@ def check_path(path: str) -> str:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """A file of the set in a folder.
+    """Return a file of the set in a folder.
 
     Raises:
         ValueError: its path, or a link on the way, leads out of the folder.
@@ -105,7 +105,7 @@ JsonSchema = dict[str, Any]
 
 
 def sign_json(value: Mapping[str, object]) -> bytes:
-    """Indented JSON that ends with `"xxh3"`, the checksum of every byte before its digits.
+    """Write indented JSON that ends with `"xxh3"`, the checksum of every byte before its digits.
 
     >>> check_json(sign_json({"a": 1}))
     b'{\\n  "a": 1\\n}\\n'
@@ -114,13 +114,13 @@ def sign_json(value: Mapping[str, object]) -> bytes:
 
 
 def sign_text(text: bytes) -> bytes:
-    """`sign_json` of an object that is JSON already, with an indent of 2."""
+    """Sign an object that is JSON already, with an indent of 2, as `sign_json` does."""
     body = text[: -len("\n}")] + b",\n  " + _BEFORE
     return body + _hex(body) + _AFTER
 
 
 def check_json(data: bytes) -> bytes:
-    """What was signed, without its `"xxh3"`.
+    """Return the JSON that was signed, without its `"xxh3"`.
 
     Raises:
         ValueError: it was not signed, or has been changed.

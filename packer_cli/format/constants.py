@@ -14,19 +14,19 @@ VALIDATION = "validation"
 SHARD_MARKERS = ".shards"
 """Folder in the set for the markers of finished shards, until the manifest is written."""
 STATE_VERSION = 2
-"""Of the state that the loader saves and `hbpack rebalance` reads."""
+"""Version of the state that the loader saves and `hbpack rebalance` reads."""
 PACKS_PER_BATCH = 16
 """Rows of each record batch of a shard but the last."""
 Mask = Literal["document", "causal"]
-"""What a token of a row sees: those before it of its own sample, or all before it."""
+"""The tokens that a token of a row sees: the ones before it of its own sample, or all before it."""
 Lockstep = int | None
-"""How many GPUs share collectives in every micro-batch: all (None), those of one replica (1), or so many
-that share the weights (HSDP)."""
+"""Number of GPUs that share collectives in every micro-batch: all (None), a replica's (1), or so many that share the
+weights (HSDP)."""
 FILLER_TOKENS = 8
 """Tokens for each GPU that shares a filler micro-batch."""
 REFERENCE_VALUES = ("ref_chosen_logps", "ref_rejected_logps")
 """A reference model's log-probabilities of a pair: sums over the loss terms of each sample."""
 REFERENCE_FOLDER = "reference"
-"""The folder in a set for these, where a trainer computed them."""
+"""The folder in a set for a reference model's log-probabilities, where a trainer computed them."""
 ITEM_VALUES = ("margin", *REFERENCE_VALUES)
-"""What an item may bring, float32; NaN where it does not."""
+"""Values that an item may bring, float32; NaN where it brings none."""

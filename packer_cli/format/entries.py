@@ -1,4 +1,4 @@
-"""What `hbpack.json` lists: files, groups, replicas, epochs, and the generations of a set."""
+"""The entries of `hbpack.json`: files, groups, replicas, epochs, and the generations of a set."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class GroupInfo:
     num_samples: int
     """Pieces: a sample that was cut counts once a piece. With trees, branches."""
     most_samples: int
-    """Of the pack that holds the most."""
+    """Pieces of the pack that holds the most; with trees, branches."""
     num_tokens: int
     num_loss_tokens: int
     loss_weight: float | None = None
@@ -91,7 +91,7 @@ class GroupInfo:
 
     @property
     def layout(self) -> Layout:
-        """How the GPUs of a replica divide the model and its rows."""
+        """The division of the model and its rows among the GPUs of a replica."""
         return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size)
 
 
@@ -108,7 +108,7 @@ class Replicas:
 
     @property
     def layout(self) -> Layout:
-        """Of more than one GPU."""
+        """The layout, which is of more than one GPU."""
         return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size)
 
 
@@ -131,15 +131,15 @@ class EpochInfo:
     path: RelativePath
     """Their folder."""
     num_iterations: Count
-    """In these files, which number them from 0."""
+    """Iterations in these files, which number them from 0."""
     num_steps: Count
-    """In these files, which number them from 0."""
+    """Steps in these files, which number them from 0."""
     first_step: Count = 0
-    """Steps of the epoch that came before these, on another number of GPUs."""
+    """Steps of the epoch that came before the steps of these files, on another number of GPUs."""
     iterations_xxh3: Checksum
     """xxh3-128 of `iterations.arrow`, what all ranks have in common."""
     ranks: tuple[RankFile, ...]
-    """In the order of the ranks, each of which is in one of them."""
+    """Files in the order of the ranks, each of which is in one file."""
 
     @property
     def files(self) -> Iterator[tuple[str, str]]:
@@ -149,14 +149,14 @@ class EpochInfo:
             yield ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
 
     def file_of(self, rank: int) -> tuple[str, str]:
-        """(path, xxh3-128) of the manifest of a rank."""
+        """Return (path, xxh3-128) of the manifest of a rank."""
         ranks = next(ranks for ranks in self.ranks if ranks.first <= rank <= ranks.last)
         return ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What the set was before a change of the number of GPUs (`hbpack rebalance`)."""
+    """The set before a change of the number of GPUs (`hbpack rebalance`)."""
 
     fingerprint: str
     num_gpus: int
@@ -166,7 +166,7 @@ class Generation:
     """The file that the rank manifests were made from; None where that is the plan."""
 
     def find_epoch(self, epoch: int, name: str = "epoch") -> tuple[EpochInfo, bool]:
-        """The written epoch that an epoch is or repeats, and whether it is that one.
+        """Find the written epoch that an epoch is or repeats, and whether it is that one.
 
         Args:
             name: what asked for it, for messages.
@@ -192,12 +192,12 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a set for another number of GPUs goes on."""
+    """The place where a set for another number of GPUs goes on."""
 
     fingerprint: str
-    """Of the generation that was left, one of `history`."""
+    """Fingerprint of the generation that was left, one of `history`."""
     epoch: int
     step: int
-    """The first step that it did not run."""
+    """The first step that the left generation did not run."""
     iteration: int
-    """The first iteration that it did not run, as it numbered them."""
+    """The first iteration that the left generation did not run, as it numbered them."""

@@ -26,7 +26,7 @@ _STREAM = 0x4C4F_4144 << 32
 
 
 def repeat_order(seed: int, epoch: int, num_steps: int) -> NDArray[np.int64]:
-    """The steps (int64[s]) of the repeated epoch in the order in which `epoch` runs them; a seeded permutation.
+    """Order the steps (int64[s]) of the repeated epoch as `epoch` runs them: a seeded permutation.
 
     >>> repeat_order(0, 1, 4).tolist() == repeat_order(0, 2, 4).tolist()
     False
@@ -38,7 +38,7 @@ def repeat_order(seed: int, epoch: int, num_steps: int) -> NDArray[np.int64]:
 
 
 def repeat_iterations(seed: int, epoch: int, step: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The iterations (int64[i]) of the repeated epoch in the order in which `epoch` runs them.
+    """Order the iterations (int64[i]) of the repeated epoch as `epoch` runs them.
 
     The iterations of a step stay together, and in order.
 
@@ -64,27 +64,28 @@ StateDict = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """What `PackedDataset.state_dict` gives and `hbpack rebalance` reads, but for the version."""
+    """The state that `PackedDataset.state_dict` gives and `hbpack rebalance` reads, without its version."""
 
     fingerprint: str
-    """Of the set, or of its generation."""
+    """Fingerprint of the set, or of its generation."""
     epoch: int
     iteration: int
-    """The first that was not used."""
+    """The first iteration that was not used."""
     step: int
-    """Of that iteration, counted through the epoch."""
+    """Step of that iteration, counted through the epoch."""
 
     def value(self) -> StateDict:
-        """JSON values."""
+        """Return JSON values."""
         return {"version": STATE_VERSION, **asdict(self)}
 
 
 TRAINER_CALLBACK = "PackedDataState"
-"""Under which name transformers' Trainer keeps the state among its callbacks, in `trainer_state.json`."""
+"""The name under which transformers' Trainer keeps the state among its callbacks, in `trainer_state.json`."""
 
 
 def attributes_of_trainer(value: Any) -> StateDict | None:
-    """What the callback saved in JSON values of the Trainer's state, the loader's as "data"; None if there is none."""
+    """Find the attributes that the callback saved in JSON values of the Trainer's state, with the loader's state as
+    "data"; None if there are none."""
     try:
         saved = value["stateful_callbacks"][TRAINER_CALLBACK]
         attributes = (saved[0] if isinstance(saved, list) else saved)["attributes"]
@@ -94,14 +95,15 @@ def attributes_of_trainer(value: Any) -> StateDict | None:
 
 
 def state_of_trainer(value: Any) -> Any:
-    """The loader's state in JSON values of the Trainer's, None if it has none; other values as they are."""
+    """Take the loader's state out of JSON values of the Trainer's, None if it has none; return other values as they
+    are."""
     if not isinstance(value, dict) or "stateful_callbacks" not in value:
         return value
     return (attributes_of_trainer(value) or {}).get("data")
 
 
 def parse_state(value: Any, name: str) -> LoaderState:
-    """The state of JSON values.
+    """Read the state of JSON values.
 
     Args:
         name: for messages.

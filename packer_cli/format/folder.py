@@ -23,18 +23,18 @@ class SetFolder:
 
     @property
     def remedy(self) -> str:
-        """What to do about a damaged file."""
+        """The remedy for a damaged file."""
         return "copy the set again" if is_remote(self.root) else "run hbpack write, which rewrites damaged files"
 
     def name(self, path: str) -> str:
-        """A file's full name, for messages."""
+        """Make a file's full name, for messages."""
         return str(path_from(self.root, path))
 
     @contextmanager
     def open(
         self, path: str, columns: list[str] | None = None, *, xxh3: str | None = None
     ) -> Iterator[pa.ipc.RecordBatchFileReader]:
-        """An Arrow file, of which only these columns are read; None is all.
+        """Open an Arrow file, and read only these columns; None is all.
 
         Args:
             xxh3: of the whole file, which then is read and compared first; None: the caller checks what it reads.
@@ -57,7 +57,7 @@ class SetFolder:
 
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:
-        """While a file is read: what goes wrong becomes an error that names the file and the remedy.
+        """Turn all that goes wrong while a file is read into an error that names the file and the remedy.
 
         Raises:
             FormatError: it is missing or damaged.
@@ -71,7 +71,7 @@ class SetFolder:
             raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
 
     def read(self, path: str, xxh3: str | None = None) -> pa.Buffer:
-        """A small file. Raises OSError, or ValueError, also if it has another checksum."""
+        """Read a small file. Raises OSError, or ValueError, also if it has another checksum."""
         with open_source(inside(self.root, path)) as source:
             data = source.read_buffer()
         if xxh3 is not None and (why := check_bytes(data, xxh3)):
@@ -79,5 +79,5 @@ class SetFolder:
         return data
 
     def source(self, path: str) -> pa.NativeFile:
-        """A file for pyarrow; of a remote one, ranges are read. Raises OSError."""
+        """Open a file for pyarrow; ranges of a remote one are read. Raises OSError."""
         return open_source(path_from(self.root, path))

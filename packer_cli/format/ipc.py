@@ -28,7 +28,7 @@ _u8, _u16, _i32, _u32, _i64 = (Struct(f"<{code}").unpack_from for code in "BHiIq
 
 
 def find_blocks(data: memoryview) -> tuple[int, int]:
-    """The place of the first of the footer's blocks, one for each record batch, and their number.
+    """Find the place of the first of the footer's blocks, one for each record batch, and their number.
 
     pyarrow checks the footer when it opens a file, but not the record batches.
 
@@ -41,18 +41,19 @@ def find_blocks(data: memoryview) -> tuple[int, int]:
 
 
 def footer_size(data: memoryview) -> int:
-    """Bytes from the beginning of the footer to the end of the file, of which `data` are the last ones."""
+    """Read the number of bytes from the beginning of the footer to the end of the file; `data` are its last bytes."""
     return int(_END.unpack_from(data, len(data) - _END.size)[0]) + _END.size
 
 
 def read_block(data: memoryview, place: int) -> tuple[int, int, int]:
-    """Where a record batch begins in its file, and the sizes of its metadata and of its body, which follows them."""
+    """Read the beginning of a record batch in its file, and the sizes of its metadata and of its body, which follows
+    them."""
     offset, size, body = _BLOCK.unpack_from(data, place)
     return offset, size, body
 
 
 def read_metadata(data: memoryview, offset: int, buffers: Sequence[int]) -> tuple[int, ...]:
-    """Rows of a record batch, and where these buffers begin in its body.
+    """Read the number of rows of a record batch, and the beginnings of these buffers in its body.
 
     Args:
         offset: of its metadata.
@@ -74,7 +75,7 @@ def read_metadata(data: memoryview, offset: int, buffers: Sequence[int]) -> tupl
 
 
 def first_buffers(schema: pa.Schema) -> dict[str, int]:
-    """Number of the first buffer of each column in a record batch.
+    """Find the number of the first buffer of each column in a record batch.
 
     A column of numbers has its validity and its values; one of lists has its validity, its offsets, and the two of its
     items.
@@ -92,7 +93,7 @@ def _follow(data: memoryview, place: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """The place of a field of a flatbuffers table; 0 if it is absent."""
+    """Find the place of a field of a flatbuffers table; 0 if it is absent."""
     vtable = table - _i32(data, table)[0]
     slot = 4 + 2 * number
     if slot >= _u16(data, vtable)[0]:

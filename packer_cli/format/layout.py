@@ -1,4 +1,4 @@
-"""How the GPUs of a replica divide a model and a row: the degrees of 4D parallelism, and the place of each GPU."""
+"""The division of a model and a row among the GPUs of a replica: degrees of 4D parallelism, and each GPU's place."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Layout(NamedTuple):
         return self.pp, self.cp, self.sp, self.tp
 
     def place(self, gpu: int) -> Place:
-        """The ranks of GPU `gpu` of the replica, from 0.
+        """Find the ranks of GPU `gpu` of the replica, from 0.
 
         >>> Layout(cp=2, tp=2, pp=2).place(5)
         Place(pp_rank=1, cp_rank=0, sp_rank=0, tp_rank=1)
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
         return Place(pp_rank, cp_rank, sp_rank, tp_rank)
 
     def gpu(self, *, pp_rank: int = 0, cp_rank: int = 0, sp_rank: int = 0, tp_rank: int = 0) -> int:
-        """The GPU of the replica with these ranks: the inverse of `place`.
+        """Find the GPU of the replica with these ranks: the inverse of `place`.
 
         Raises:
             ValueError: a rank is not below its degree.
@@ -97,11 +97,11 @@ class Layout(NamedTuple):
         return ((pp_rank * self.cp + cp_rank) * self.sp + sp_rank) * self.tp + tp_rank
 
     def row_rank(self, gpu: int) -> int:
-        """The place of GPU `gpu` of the replica among the `row_ranks` that share a row."""
+        """Find the place of GPU `gpu` of the replica among the `row_ranks` that share a row."""
         return gpu // self.tp % self.row_ranks
 
     def __str__(self) -> str:
-        """The degrees above 1, SP always: as folders and tables show them.
+        """Write the degrees above 1, SP always, as folders and tables show them.
 
         >>> str(Layout(sp=8)), str(Layout(cp=2, tp=8, pp=4))
         ('sp8', 'sp1-cp2-tp8-pp4')

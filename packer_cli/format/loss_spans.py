@@ -1,4 +1,4 @@
-"""Which tokens carry a loss, as spans: two lists a row, `loss_starts` and `loss_stops`, of half-open [start, stop).
+"""The tokens that carry a loss, as spans: two lists a row, `loss_starts` and `loss_stops`, of half-open [start, stop).
 
 A row is a sample of the token store or a pack. Its spans are in ascending order and do not touch, and none holds the
 first token of a sample, which nothing predicts. So spans never cross from one sample into the next, and the sum of
@@ -27,7 +27,7 @@ WEIGHTS = "loss_weights"
 
 
 def mask_to_spans(mask: NDArray[T], borders: Int64Array) -> tuple[Int64Array, Int64Array, NDArray[T]]:
-    """(starts, stops, weights), [s] each: the runs of equal weights above 0, without samples' first tokens. O(t).
+    """Find the runs of equal weights above 0, without samples' first tokens: (starts, stops, weights), [s] each. O(t).
 
     Args:
         mask: [t], the weight of each token; 0 or 1 where there are no weights.
@@ -49,7 +49,7 @@ def mask_to_spans(mask: NDArray[T], borders: Int64Array) -> tuple[Int64Array, In
 def spans_to_weights(
     starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[Any] | None, num_tokens: int
 ) -> NDArray[Any]:
-    """[t], as the weights are: the weight of each token, 0 outside the spans. O(t).
+    """Find the weight of each token, 0 outside the spans: [t], of the type of the weights. O(t).
 
     Args:
         starts, stops, weights: [s], in order; spans may touch or be empty. No weights are ones of int8.
@@ -65,7 +65,7 @@ def spans_to_weights(
 
 
 def count_by_row(starts: NDArray[Any], stops: NDArray[Any], offsets: NDArray[Any]) -> Int64Array:
-    """int64[r]: loss tokens of each row.
+    """Count the loss tokens of each row: int64[r].
 
     Args:
         starts, stops: integers [s].
@@ -84,7 +84,7 @@ def find_wrong_row(
     borders: NDArray[Any] | None = None,
     weights: NDArray[np.float32] | None = None,
 ) -> int | None:
-    """The first row whose spans break a rule (see the module); None where all keep them. O(s log n).
+    """Find the first row whose spans break a rule (see the module); None where all keep them. O(s log n).
 
     Args:
         starts, stops: integers [s], positions in the row.
@@ -110,7 +110,8 @@ def find_wrong_row(
 
 
 def span_columns(columns: Columns) -> list[NDArray[Any]]:
-    """The offsets of the spans of each row, starts, stops and, if there are any, weights. Raises as the next."""
+    """Return the offsets of the spans of each row, starts, stops and, if there are any, weights. Raises as
+    `find_wrong_spans`."""
     spans = [columns[name] for name in (STARTS, STOPS, WEIGHTS) if name in columns]
     if not all(np.array_equal(each.offsets, spans[0].offsets) for each in spans):
         raise ValueError("its loss spans have different numbers of starts, stops and weights")
@@ -118,7 +119,8 @@ def span_columns(columns: Columns) -> list[NDArray[Any]]:
 
 
 def find_wrong_spans(columns: Columns, borders: NDArray[Any] | None = None) -> int | None:
-    """The first row of a part or shard whose spans break a rule or are not as many tokens as it counts; None: no row.
+    """Find the first row of a part or shard whose spans break a rule or are not as many tokens as it counts; None: no
+    row.
 
     Args:
         columns: with tokens.
@@ -133,7 +135,7 @@ def find_wrong_spans(columns: Columns, borders: NDArray[Any] | None = None) -> i
 
 
 def find_other_count(columns: Columns) -> int | None:
-    """The first row of a part or shard whose spans are not as many tokens as it counts; None: no row."""
+    """Find the first row of a part or shard whose spans are not as many tokens as it counts; None: no row."""
     offsets, starts, stops, *_ = span_columns(columns)
     differing = np.flatnonzero(count_by_row(starts, stops, offsets) != columns["num_loss_tokens"])
     return int(differing[0]) if len(differing) else None

@@ -38,11 +38,12 @@ class SetConfig:
     """Options that decided the bytes."""
 
     tokens: SampleOptions
-    """As in `tokens.json`."""
+    """The options of the samples, as in `tokens.json`."""
     plan: Mapping[str, object]
-    """As `hbpack plan` takes them, with groups and costs as numbers. A strategy may have options of its own."""
+    """Options as `hbpack plan` takes them, with groups and costs as numbers. A strategy may have options of its
+    own."""
     group_choice: GroupChoice | None = None
-    """How automatic groups were chosen; not there if you named them."""
+    """The choice of automatic groups; not there if you named them."""
     write: WriteOptions
 
 
@@ -57,20 +58,20 @@ class Manifest:
     """3 if rows are trees (`format.trees`), else 2."""
     hbpack_version: str
     fingerprint: str
-    """Of the tokens, the plan, the shard size and each change of the number of GPUs, and of no names: equal
-    fingerprints mean equal bytes of the shards and rank manifests."""
+    """Fingerprint of the tokens, the plan, the shard size and each change of the number of GPUs, and of no names:
+    equal fingerprints mean equal bytes of the shards and rank manifests."""
     seed: int
     num_gpus: int
     groups: tuple[GroupInfo, ...]
     replicas: tuple[Replicas, ...]
-    """Those of more than one GPU, by layout."""
+    """The replicas of more than one GPU, by layout."""
     lockstep: Lockstep = None
     """GPUs that share collectives in every micro-batch. None: all of them. 1: each replica on its own, so that ranks
     may have different numbers of micro-batches in an iteration. More: those that share the weights (HSDP)."""
     first_epoch: int = 0
     """Number of the first of `epochs`."""
     epochs: tuple[EpochInfo, ...]
-    """A loader makes those after the last one out of the first of these that is whole."""
+    """Epochs that were written. A loader makes the epochs after the last one out of the first that is whole."""
     schedules: FileInfo | None = None
     """The file that the rank manifests were made from; None where that is the plan."""
     plan: FileInfo
@@ -82,14 +83,14 @@ class Manifest:
     history: tuple[Generation, ...] = ()
     """The set for other numbers of GPUs, as it was planned first; their rank manifests are kept."""
     origin: Origin | None = None
-    """None where the set is as it was planned."""
+    """The place where this set goes on; None where the set is as it was planned."""
     tokenizer: TokenizerInfo
     sources: tuple[SourceInfo, ...]
     """Inputs by source id."""
     counts: Counts
-    """What became of the records."""
+    """Counts of the records by what became of them."""
     metrics: PlanMetrics
-    """As `hbpack stats --json` gives them."""
+    """Figures as `hbpack stats --json` gives them."""
     config: SetConfig
     library_versions: dict[str, str]
     tokens_fingerprint: str | None = None
@@ -97,22 +98,22 @@ class Manifest:
 
     @property
     def generation(self) -> Generation:
-        """What the set is now, as `history` will have it."""
+        """The set as it is now, as `history` will have it."""
         return Generation(**{each.name: getattr(self, each.name) for each in fields(Generation)})
 
     @property
     def generations(self) -> tuple[Generation, ...]:
-        """All of them, the one in force last."""
+        """All generations, the one in force last."""
         return (*self.history, self.generation)
 
     @property
     def shards(self) -> Iterator[ShardInfo]:
-        """Those of all groups, one group after another."""
+        """The shards of all groups, one group after another."""
         return (shard for group in self.groups for shard in group.shards)
 
     @cached_property
     def planned(self) -> PlanOptions:
-        """How it was planned."""
+        """The options of the plan that readers ask for."""
         known: dict[str, Any] = {name: self.config.plan[name] for name in _PLANNED if name in self.config.plan}
         return PlanOptions(**known)
 
@@ -152,7 +153,7 @@ class Manifest:
 
     @property
     def planned_fingerprint(self) -> str:
-        """Of the tokens, the plan and the shard size, and so of the shards."""
+        """Fingerprint of the tokens, the plan and the shard size, and so of the shards."""
         return self.history[0].fingerprint if self.history else self.fingerprint
 
     @property
@@ -163,7 +164,7 @@ class Manifest:
 
     @property
     def token_type(self) -> pa.DataType:
-        """Of the ids in shards."""
+        """Type of the ids in shards."""
         return token_type(self.tokenizer.vocab_size)
 
     @property
@@ -179,7 +180,8 @@ _PLANNED = [field.name for field in fields(PlanOptions)]
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, too."""
+    """Make the bytes of `hbpack.json`, with its checksum. Values that repeat `plan.arrow` have their keys in order,
+    too."""
     values, metrics = asdict(manifest), json_values(manifest.metrics)
     values["counts"] = sort_keys(json_values(manifest.counts))
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)
@@ -189,7 +191,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True) -> Manifest:
-    """The bytes of `hbpack.json`, wherever they were read.
+    """Read the manifest in the bytes of `hbpack.json`, wherever they were read.
 
     Args:
         name: of the file, for messages.

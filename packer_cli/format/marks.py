@@ -16,19 +16,20 @@ import xxhash
 from packer_cli.format.arrays import Columns, Lists
 
 CHECKSUM = "checksum"
-"""Column of a shard: `row_checksums` of the others."""
+"""Column of a shard: `row_checksums` of the other columns."""
 IDENTITY = b"hbpack"
 """Key of a file's identity in the metadata of its Arrow schema: the set's fingerprint and the path in it, as JSON."""
 
 
 def identify(schema: pa.Schema, fingerprint: str, path: str) -> pa.Schema:
-    """The schema with the identity of the file: of which set it is, and where it stands there."""
+    """Add the identity of the file to the schema: the set that it is of, and its place there."""
     identity = json.dumps({"set": fingerprint, "path": path}).encode()
     return schema.with_metadata({**(schema.metadata or {}), IDENTITY: identity})
 
 
 def find_foreign(schema: pa.Schema, fingerprint: str, path: str) -> str | None:
-    """Whose a file is, in a few words, where it is another's; None where it is just the one that belongs there."""
+    """Name the owner of a file, in a few words, where it is another's; return None where it is just the one that
+    belongs there."""
     try:
         identity = json.loads((schema.metadata or {})[IDENTITY])
         found, where = identity["set"], identity["path"]
@@ -40,13 +41,14 @@ def find_foreign(schema: pa.Schema, fingerprint: str, path: str) -> str | None:
 
 
 def row_checksums(columns: Columns) -> np.ndarray:
-    """The checksum (uint64 [rows]) of each row of a record batch of a shard. Price: one read, and some us a row."""
+    """Compute the checksum (uint64 [rows]) of each row of a record batch of a shard. Price: one read, and some us a
+    row."""
     num_rows = len(columns["num_tokens"])
     return np.array([row_checksum(columns, i) for i in range(num_rows)], dtype=np.uint64)
 
 
 def row_checksum(columns: Columns, i: int, tokens: Sequence[np.ndarray] = ()) -> int:
-    """xxh3-64 of row `i` of a record batch of a shard, but for its column `checksum`.
+    """Compute xxh3-64 of row `i` of a record batch of a shard, without its column `checksum`.
 
     A row is its numbers, then the items of its lists, both in the order of the columns, little-endian, one after
     another.

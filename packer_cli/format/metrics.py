@@ -1,4 +1,4 @@
-"""What a plan comes to: the records of `counts` and `metrics`, in `plan.arrow`, in `hbpack.json` and in `--json`.
+"""The figures of a plan: the records of `counts` and `metrics`, in `plan.arrow`, in `hbpack.json` and in `--json`.
 
 `packer_cli.plan` computes them. Fields that are None are not written.
 """
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ItemCounts:
-    """What became of the items of a set with trees, each counted once."""
+    """Counts of the items of a set with trees by what became of them, each counted once."""
 
     pairs: int = 0
     pairs_cut: int = 0
-    """Those of which the completions were cut off."""
+    """Pairs of which the completions were cut off."""
     pairs_left_out: int = 0
     groups: int = 0
     groups_cut: int = 0
     groups_left_out: int = 0
     conversations: int = 0
     conversations_divided: int = 0
-    """Those whose turns are in several pieces, which repeat their path."""
+    """Conversations whose turns are in several pieces, which repeat their path."""
     turns: int = 0
     turns_cut: int = 0
     turns_left_out: int = 0
     samples_cut: int = 0
-    """Those that are alone, as the next."""
+    """Samples that are alone and were cut."""
     samples_left_out: int = 0
     over_path_limit: int = 0
     """Items that fit by their tokens and are over `--max-path-tokens`; each is in one of the counts above, too."""
@@ -35,7 +35,7 @@ class ItemCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeFigures:
-    """What sharing prefixes saves, an epoch. A piece is an item or, of divided turns, some of its branches."""
+    """The savings of shared prefixes, an epoch. A piece is an item or, of divided turns, some of its branches."""
 
     tokens_padded: int
     """Tokens of a padded batch a piece: its branches, padded to the longest of them. TRL pads a batch of one pair so;
@@ -62,7 +62,7 @@ class InputCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleCounts:
-    """What became of the samples: each is in the pieces or in one of the other counts."""
+    """Counts of the samples by what became of them: each is in the pieces or in one of the other counts."""
 
     samples: int
     left_out_by_weight: int
@@ -73,33 +73,33 @@ class SampleCounts:
     pieces: int
     tokens: int
     items: ItemCounts | None = None
-    """This and the next are of sets with trees alone, whose items are samples here."""
+    """Counts of the items, which are samples here; None, as `trees` is, in sets without trees."""
     trees: TreeFigures | None = None
     inputs: tuple[InputCounts, ...] | None = None
     """In the order in which they were named; None for one input, and for lengths alone."""
 
     @property
     def unit(self) -> str:
-        """What to call what is counted as samples."""
+        """The noun for what is counted as samples."""
         return "sample" if self.items is None else "item"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts(SampleCounts):
-    """What became of the records of a token store."""
+    """Counts of the records of a token store by what became of them."""
 
     records: int
-    """All of them; those of a validation set are its samples alone."""
+    """All records; the records of a validation set are its samples alone."""
     rejected: int
     records_with_special_tokens: int
     records_without_loss: int | None = None
-    """Those of the rejected in which no token carries a loss; None: the set is older than this count."""
+    """Rejected records in which no token carries a loss; None: the set is older than this count."""
     pieces_without_loss: int | None = None
-    """Pieces of cut samples in which no token carries a loss; None likewise."""
+    """Pieces of cut samples in which no token carries a loss; None: the set is older than this count."""
     loss_tokens: int | None = None
-    """Of an epoch; only where tokens have weights."""
+    """Loss tokens of an epoch; only where tokens have weights."""
     loss_weight: float | None = None
-    """The sum of their weights."""
+    """The sum of the weights of an epoch's loss tokens; only where tokens have weights."""
     not_used: dict[str, int] | None = None
     """Records that hold something which is not used, by what it is; None: there are none."""
 
@@ -141,7 +141,7 @@ class Metrics:
     cp_imbalance_max: float | None = None
     """The greatest of any pack."""
     cp_document_share: float | None = None
-    """Share of these packs that are sharded per document; the others are per sequence."""
+    """Share of the packs with a CP degree above 1 that are sharded per document; the others are per sequence."""
     imbalance: float | None = None
     """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of an iteration, or with pipelines of a step, w = sum
     of s (s + linear) per GPU; mean over these. None where pipelines are unlike."""
@@ -168,7 +168,7 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Randomness:
-    """How far the order of samples is from a uniformly random one. Steps are optimizer steps."""
+    """The distance of the order of samples from a uniformly random one. Steps are optimizer steps."""
 
     num_steps: int
     mean_displacement: float
@@ -216,7 +216,7 @@ class QueueMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Delay:
-    """How far samples run from the step in which a stream would bring them; only of plans made from a stream."""
+    """The distance of samples from the step in which a stream would bring them; only of plans made from a stream."""
 
     mean_delay: float | None = None
     """Steps from a sample's arrival to its training, mean over tokens (WLB-LLM). Where several global batches are
@@ -280,11 +280,11 @@ class AlternativeGroups:
 
     name: str
     groups: str
-    """As `--groups` takes them."""
+    """The groups, as `--groups` takes them."""
     seconds: float
     """Predicted epoch time."""
     gain: float
-    """How much longer than the choice's, as a share of it."""
+    """Predicted time beyond the choice's, as a share of the choice's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,12 +292,12 @@ class GroupChoice:
     """The chosen groups, what they were chosen for, and what they were compared with."""
 
     groups: str
-    """As `--groups` takes them."""
+    """The groups, as `--groups` takes them."""
     algorithm: str
     parallel: str | None = None
-    """As `--parallel` takes them, of all groups; None without TP, CP and pipelines."""
+    """The degrees of all groups, as `--parallel` takes them; None without TP, CP and pipelines."""
     lockstep: str = "all"
-    """As `--lockstep` takes it."""
+    """The GPUs in lockstep, as `--lockstep` takes them."""
     max_groups: int
     max_length: int | None
     gpus: int

@@ -1,4 +1,4 @@
-"""What readers of a set ask of the options of its plan."""
+"""The options of a set's plan that readers ask for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packer_cli.format.constants import VALIDATION, Mask
 
 
 class SetsAside:
-    """What both a plan's file and `hbpack.json` know of validation."""
+    """The facts of validation that both a plan's file and `hbpack.json` know."""
 
     if TYPE_CHECKING:  # Each has these fields in a place of its own.
         validation: str | None
@@ -39,4 +39,4 @@ class PlanOptions(SetsAside):
     validation: str | None = None
     is_validation: bool = False
     gpu_model: Mapping[str, object] | None = None
-    """What the seconds of its steps were predicted with."""
+    """The model of GPUs by which the seconds of the plan's steps were predicted."""

@@ -1,4 +1,4 @@
-"""Lists of numbers in flat arrays (CSR): where each begins, and all of their items. O(lists + items) numpy passes."""
+"""Lists of numbers in flat arrays (CSR): the begin of each, and all of their items. O(lists + items) numpy passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lists(NamedTuple):
     """The items of all rows, one row after another."""
 
     def take(self, rows: NDArray[np.integer]) -> Lists:
-        """The lists of these rows (int[m]), in their order.
+        """Take the lists of these rows (int[m]), in their order.
 
         >>> Lists(np.array([0, 1, 3]), np.array([7, 8, 9])).take(np.array([1, 0]))
         Lists(offsets=array([0, 2, 3]), values=array([8, 9, 7]))
@@ -29,7 +29,7 @@ class Lists(NamedTuple):
 
 
 def offsets_of(sizes: NDArray[Any]) -> Int64Array:
-    """int64[m+1]: where lists of these sizes (int[m]) begin, and where the last one ends.
+    """Find the begins of lists of these sizes (int[m]), and the end of the last one: int64[m+1].
 
     >>> offsets_of(np.array([2, 0, 1])).tolist()
     [0, 2, 2, 3]
@@ -38,7 +38,7 @@ def offsets_of(sizes: NDArray[Any]) -> Int64Array:
 
 
 def expand(first: NDArray[Any], num: NDArray[Any]) -> Int64Array:
-    """int64[sum]: the numbers of m runs, one run after another.
+    """List the numbers of m runs, one run after another: int64[sum].
 
     Args:
         first, num: integers [m]: where each run begins, and how many numbers it has.
@@ -52,7 +52,7 @@ def expand(first: NDArray[Any], num: NDArray[Any]) -> Int64Array:
 
 
 def owners(num: NDArray[Any]) -> Int64Array:
-    """int64[sum]: for each item of m lists of these sizes (int[m]), the number of its list.
+    """Find, for each item of m lists of these sizes (int[m]), the number of its list: int64[sum].
 
     >>> owners(np.array([2, 0, 1])).tolist()
     [0, 0, 2]
@@ -62,7 +62,7 @@ def owners(num: NDArray[Any]) -> Int64Array:
 
 
 def borders_of(offsets: Int64Array, lengths: NDArray[np.integer]) -> Lists:
-    """For each row, the running sum of its lengths with a leading 0 (int32), such as `cu_seqlens`.
+    """Sum up the lengths of each row, with a leading 0 (int32), such as `cu_seqlens`.
 
     Args:
         offsets: int64[p+1]: row k has the lengths `offsets[k]` to `offsets[k + 1] - 1`.

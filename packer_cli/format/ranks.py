@@ -48,15 +48,16 @@ class RankRow(NamedTuple):
     global_num_tokens: int
     global_num_loss_tokens: int
     global_loss_weight: float = 0.0
-    """Sum of the weights of these; their number in a set without weights."""
+    """Sum of the weights of the step's loss tokens; their number in a set without weights."""
     global_num_items: int = 0
     """Items of the step, in a set with trees; else 0."""
     most_items: int = 0
-    """Of the pack that holds the most, of those of the iteration; likewise."""
+    """Items of the pack that holds the most, among the iteration's packs, in a set with trees; else 0."""
 
 
 def read_iterations(data: pa.Buffer, entry: EpochInfo, fingerprint: str, *, compares: bool = True) -> Columns:
-    """What all ranks have in common in an epoch that was written: the columns of `iteration_schema`, copied.
+    """Read the facts that all ranks have in common in an epoch that was written: the columns of `iteration_schema`,
+    copied.
 
     Args:
         data: the whole file, `iterations_path(entry.path)`.
@@ -84,7 +85,7 @@ def _counts_up(values: NDArray[np.int64], length: int) -> bool:
 
 
 def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *, compares: bool = True) -> Columns:
-    """The manifest of a rank in an epoch that was written: the columns of `RANK_SCHEMA`, copied.
+    """Read the manifest of a rank in an epoch that was written: the columns of `RANK_SCHEMA`, copied.
 
     Args:
         data: the whole file, `entry.file_of(rank)`.
@@ -129,7 +130,7 @@ class RankRows:
     columns: Columns
     """The fields of `RankRow`; `pack`, -1 for a filler; and `step_seconds` if steps have any."""
     num_steps: int
-    """Of the whole epoch."""
+    """Steps of the whole epoch."""
     firsts: NDArray[np.int64]
     """int64[i]: first row of each iteration."""
 
@@ -143,23 +144,23 @@ class RankRows:
         return len(self.firsts)
 
     def rows_of(self, i: int) -> range:
-        """The rows of iteration `i`, one or more."""
+        """Return the rows of iteration `i`, one or more."""
         first = self.firsts.item(i)
         return range(first, self.firsts.item(i + 1) if i + 1 < len(self.firsts) else len(self.columns["step"]))
 
     def step_of(self, i: int) -> int:
-        """The step of iteration `i`; `num_steps` for the iteration after the last."""
+        """Return the step of iteration `i`; `num_steps` for the iteration after the last."""
         return int(self.columns["step"][self.firsts[i]]) if i < len(self) else self.num_steps
 
     def row(self, i: int) -> RankRow:
-        """Row `i`."""
+        """Return row `i`."""
         return RankRow(*[item(i) for item in self._items])
 
 
 def read_rank_rows(
     files: SetFolder, manifest: Manifest, rank: int, epoch: int, name: str = "epoch", *, compares: bool = True
 ) -> RankRows:
-    """The rows of a rank in an epoch; one that was not written repeats one that was, in another order.
+    """Read the rows of a rank in an epoch; one that was not written repeats one that was, in another order.
 
     Args:
         name: what asked for the epoch, for messages.
@@ -218,7 +219,7 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
 def locate_packs(
     manifest: Manifest, pack: NDArray[np.int64]
 ) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int32]]:
-    """(group, shard in its group, row) of each pack; -1 for a filler. Raises ValueError for unknown packs."""
+    """Find (group, shard in its group, row) of each pack; -1 for a filler. Raises ValueError for unknown packs."""
     shards = [(g, k, shard) for g, each in enumerate(manifest.groups) for k, shard in enumerate(each.shards)]
     # Packs are numbered through the shards of one group after another. The last entries serve fillers, of pack -1.
     first = np.array([*(shard.first_pack for _, _, shard in shards), 0])
@@ -232,7 +233,7 @@ def locate_packs(
 
 
 def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:
-    """Rows of a whole epoch that was written, as one that was not takes them: whole steps in another order.
+    """Order the rows of a whole epoch that was written as one that was not takes them: whole steps in another order.
 
     The order is the same on every rank, and the iterations of a step stay together and in order, so that a rank still
     meets its partners; steps and iterations are numbered from 0 again.
@@ -251,5 +252,5 @@ def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:
 
 
 def _renumbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, 2, ... for runs of equal values."""
+    """Replace runs of equal values by 0, 1, 2, ..."""
     return np.cumsum(np.diff(values, prepend=values[:1]) != 0)

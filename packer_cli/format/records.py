@@ -26,22 +26,23 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be besides its type: metadata of `Annotated`."""
+    """A rule for a value besides its type: metadata of `Annotated`."""
 
     find_fault: Callable[[Any], str | None]
-    """What a value is not, in a few words that follow its place and value; None where it is right."""
+    """Function that names the fault of a value, in a few words that follow its place and value; None where it is
+    right."""
     json_schema: tuple[tuple[str, Any], ...] = ()
-    """What the rule adds to the JSON Schema."""
+    """Keys that the rule adds to the JSON Schema."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]
     ) -> dict[str, Any]:
-        """As pydantic asks for it."""
+        """Add the rule to the JSON Schema, where pydantic asks for it."""
         return {**handler(core_schema), **dict(self.json_schema)}
 
 
 class _Hide:
-    """What pydantic is told of a field that has no place in JSON."""
+    """A field's annotation by which pydantic gives it no place in JSON."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return {"type": "any"}
@@ -59,14 +60,14 @@ def in_json(getter: F) -> F:
 
 
 def json_properties(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """The getters of the properties of a record that are in its JSON."""
+    """Find the getters of the properties of a record that are in its JSON."""
     found = {name: each.fget for base in reversed(kind.__mro__) for name, each in vars(base).items()
              if isinstance(each, property)}  # fmt: skip
     return {name: getter for name, getter in found.items() if getter is not None and "in_json" in vars(getter)}
 
 
 def read_record(kind: type[T], value: Any) -> T:
-    """The record of JSON values. O(values).
+    """Make the record of JSON values. O(values).
 
     Raises:
         ValueError: a value is not as its annotation says, a key is missing, or there is one too many.
@@ -83,8 +84,8 @@ def read_record(kind: type[T], value: Any) -> T:
 
 
 def json_values(value: Any) -> Any:
-    """JSON values of a record, or of anything with records in it. Left out are fields that are None by default, and
-    are None, and those that are `Hidden`; properties `in_json` are added.
+    """Make JSON values of a record, or of anything with records in it. Fields that are None by default, and are None,
+    are left out, and so are fields that are `Hidden`; properties `in_json` are added.
 
     >>> @dataclass
     ... class Shard:
@@ -115,7 +116,7 @@ def json_names(kind: Any) -> list[tuple[str, Any]]:
 
 
 def sort_keys(value: Any) -> Any:
-    """JSON values with the keys of every object in order.
+    """Put the keys of every object of JSON values in order.
 
     >>> sort_keys({"b": [{"d": 1, "c": 2}], "a": 3})
     {'a': 3, 'b': [{'c': 2, 'd': 1}]}
@@ -124,7 +125,7 @@ def sort_keys(value: Any) -> Any:
 
 
 def _read(kind: Any, value: Any, place: str) -> Any:
-    """The value of an annotation; `place` is for messages."""
+    """Read the value of an annotation; `place` is for messages."""
     origin = get_origin(kind)
     if origin is None:
         if kind in _TYPES:
@@ -167,7 +168,7 @@ def _read_fields(kind: Any, value: Any, place: str) -> Any:
 
 @cache
 def _fields_of(kind: Any) -> tuple[dict[str, Any], list[str]]:
-    """The annotations of a record's fields, and the names of those without a default."""
+    """Find the annotations of a record's fields, and the names of the fields without a default."""
     hints = get_type_hints(kind, include_extras=True)
     needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
     return {field.name: hints[field.name] for field in fields(kind)}, needed
@@ -180,7 +181,7 @@ def _expect(is_right: bool, value: Any, place: str, rule: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in a message.
+    """Show a value in a message.
 
     >>> shown("x" * 99)[-5:]
     'xx...'

@@ -14,7 +14,7 @@ TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops", "loss_weights")
 
 
 def list_of(item: pa.DataType) -> pa.DataType:
-    """Lists of items, none of them null."""
+    """Make the type of lists of items, none of them null."""
     return pa.list_(pa.field("item", item, nullable=False))
 
 
@@ -23,7 +23,7 @@ def _schema(**fields: pa.DataType) -> pa.Schema:
 
 
 def token_type(vocab_size: int | None) -> pa.DataType:
-    """The narrowest type that holds the token ids of a vocabulary; int32 where its size is not known.
+    """Choose the narrowest type that holds the token ids of a vocabulary; int32 where its size is not known.
 
     >>> token_type(65_536), token_type(65_537)
     (DataType(uint16), DataType(int32))
@@ -44,7 +44,8 @@ TREE_COLUMNS = {
     "branch_loss_spans": list_of(pa.int32()),
     "rewards": list_of(pa.float32()),
 }
-"""Those of `format.trees`; of each branch its role, its number of loss spans, and its reward (NaN: it has none)."""
+"""The columns of `format.trees`; of each branch its role, its number of loss spans, and its reward (NaN: it has
+none)."""
 
 
 class RowColumns(NamedTuple):
@@ -112,7 +113,7 @@ class RowColumns(NamedTuple):
 
 
 def index_schema(token: pa.DataType) -> pa.Schema:
-    """The columns of a shard of a set that was written with `--index-only`."""
+    """Return the columns of a shard of a set that was written with `--index-only`."""
     return pa.schema([field for field in RowColumns().shard(token) if field.name not in TOKEN_COLUMNS])
 
 
@@ -128,11 +129,11 @@ _ITERATION = _schema(
 OF_SOME_ITERATIONS = _schema(
     global_loss_weight=pa.float64(), step_seconds=pa.float32(), global_num_items=pa.int64(), most_items=pa.int32()
 )
-"""What iterations have besides if the set has weights, if its steps are predicted, and if it has trees."""
+"""Further columns of iterations if the set has weights, if its steps are predicted, and if it has trees."""
 
 
 def iteration_schema(names: Container[str]) -> pa.Schema:
-    """The columns of iterations that have those of `OF_SOME_ITERATIONS` that are among these names."""
+    """Return the columns of iterations, with the ones of `OF_SOME_ITERATIONS` that are among these names."""
     return pa.schema([*_ITERATION, *(field for field in OF_SOME_ITERATIONS if field.name in names)])
 
 
@@ -147,26 +148,27 @@ RANK_SCHEMA = _schema(
 
 
 def shard_path(group: str, shard: int) -> str:
-    """Path of a shard in the output folder, by its group's name."""
+    """Make the path of a shard in the output folder, by its group's name."""
     return f"shards/{group}/shard-{shard:05d}.arrow"
 
 
 def epoch_name(epoch: int) -> str:
-    """Folder of an epoch's rank manifests."""
+    """Name the folder of an epoch's rank manifests."""
     return f"epoch-{epoch:03d}"
 
 
 def generation_path(number: int) -> str:
-    """Folder, in the output folder, of the schedules and rank manifests for another number of GPUs."""
+    """Name the folder, in the output folder, of the schedules and rank manifests for another number of GPUs."""
     return f"ranks/rebalanced-{number:03d}"
 
 
 def iterations_path(folder: str) -> str:
-    """Path of what an epoch's ranks have in common, in the output folder, by the folder of the epoch."""
+    """Make the path, in the output folder, of the columns that an epoch's ranks share, by the folder of the epoch."""
     return f"{folder}/iterations.arrow"
 
 
 def ranks_path(folder: str, first: int, last: int) -> str:
-    """Path of the manifest of ranks that read the same, in the output folder, by the folder of their epoch."""
+    """Make the path of the manifest of ranks that read the same, in the output folder, by the folder of their
+    epoch."""
     names = f"{first:05d}" if first == last else f"{first:05d}-{last:05d}"
     return f"{folder}/rank-{names}.arrow"

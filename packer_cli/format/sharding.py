@@ -57,14 +57,14 @@ Sharding = Literal["contiguous", "zigzag", "document"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 
 PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
-"""What a value of a pack's `cp_sharding` means: 0 per sequence, 1 per document."""
+"""The meaning of each value of a pack's `cp_sharding`: 0 per sequence, 1 per document."""
 
 STRETCHED = 8
 """Tokens of a chunk, at least, that may be stretched by one."""
 
 
 def length_multiple(sharding: Sharding, sp_size: int) -> int:
-    """The number of which a row's length must be a multiple.
+    """Find the number of which a row's length must be a multiple.
 
     >>> length_multiple("zigzag", 4), length_multiple("document", 4), length_multiple("zigzag", 1)
     (8, 4, 1)
@@ -75,7 +75,7 @@ def length_multiple(sharding: Sharding, sp_size: int) -> int:
 def local_indices(
     cu_seqlens: npt.ArrayLike, sp_size: int, sp_rank: int, sharding: Sharding = "contiguous"
 ) -> npt.NDArray[np.int64]:
-    """The places in the row of the tokens of rank `sp_rank`.
+    """List the places in the row of the tokens of rank `sp_rank`.
 
     Args:
         cu_seqlens: integers [segments+1], from 0 to T: the borders of the whole row, padding included.
@@ -122,7 +122,7 @@ def local_indices(
 
 
 def added_before(dealt: Any, chunk: int, num_chunks: int) -> Any:
-    """How many of the first `dealt` tokens went to chunks before `chunk`, where chunks take turns.
+    """Count the tokens among the first `dealt` that went to chunks before `chunk`, where chunks take turns.
 
     Integers, or arrays of them; the planner compiles it.
 
@@ -160,7 +160,7 @@ def _document_indices(cu: npt.NDArray[np.int64], sp_size: int, sp_rank: int) -> 
 
 
 def row_order(cu_seqlens: Any, sp_size: int, sharding: Sharding = "contiguous") -> npt.NDArray[np.int64]:
-    """The place of each token of the row in the concatenated parts of ranks 0, 1, ...
+    """Find the place of each token of the row in the concatenated parts of ranks 0, 1, ...
 
     int64 [T]; ``parts[row_order(...)]`` restores the row. Raises as `local_indices`.
 

@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 
 def _nothing(dtype: Any = np.int32, size: int = 0) -> NDArray[Any]:
-    """The values of a column that a set lacks: no items."""
+    """Make the values of a column that a set lacks: no items."""
     values = np.zeros(size, dtype=dtype)
     values.flags.writeable = False
     return values
@@ -82,11 +82,11 @@ class Pack(NamedTuple):
     branch_loss_spans: np.ndarray = _nothing()
     """int32 [n]: loss spans of each branch"""
     item_ids: np.ndarray = _nothing()
-    """int64 [n]: of each branch; those of an item stand together"""
+    """int64 [n]: item of each branch; branches of an item stand together"""
     rewards: np.ndarray = _nothing(np.float32)
     """float32 [n]; NaN: it has none"""
     margin: np.ndarray = _nothing(np.float32)
-    """float32 [items]; NaN: it has none. So are the next"""
+    """float32 [items]; NaN: it has none. So are the log-probabilities of a reference model"""
     ref_chosen_logps: np.ndarray = _nothing(np.float32)
     ref_rejected_logps: np.ndarray = _nothing(np.float32)
     item_branches: np.ndarray = _nothing()
@@ -101,9 +101,9 @@ class Pack(NamedTuple):
 
 
 COLUMNS = Pack._fields[: Pack._fields.index("loss_weights")]
-"""What every shard with tokens has."""
+"""Columns of every shard with tokens."""
 INDEX_COLUMNS = (*(name for name in COLUMNS if name not in TOKEN_COLUMNS), "sample_starts")
-"""What a shard has that leaves the tokens in the token store."""
+"""Columns of a shard that leaves the tokens in the token store."""
 
 
 class _Batch(NamedTuple):
@@ -140,10 +140,10 @@ class ShardFile:
                 raise FormatError(f"its column {name} is {found}, not {' or '.join(map(str, known))}")
         values = {name: _items(kind) or kind for name, kind in kinds.items()}
         self.dtypes = {name: dtype_of(kind) for name, kind in values.items() if _is_number(kind)}
-        """Of the numbers of each column, or of the items of its lists."""
+        """The dtypes of the numbers of each column, or of the items of its lists."""
         self.lists = [name for name in self.dtypes if _items(kinds[name]) is not None]
         self._odd = next((f"its column {name} is {kinds[name]}" for name in kinds if name not in self.dtypes), None)
-        """What has no place in a checksum."""
+        """The fault of a column that has no place in a checksum; None without such a column."""
         self._of_pack = [name for name in Pack._fields if name in self.dtypes]
         first = first_buffers(self.schema)
         self._buffers = [*(first[name] + 1 for name in self.dtypes), *(first[name] + 3 for name in self.lists)]
@@ -157,17 +157,17 @@ class ShardFile:
             self._blocks, _ = find_blocks(self._footer)
 
     def read(self, row: int) -> Pack | None:
-        """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
+        """Read the pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
         batch, i = self._find(row)
         return None if batch is None else Pack(**{name: value(i) for name, value in batch.values.items()})
 
     def columns(self, row: int) -> Row:
-        """All values of a row by the names of their columns; none if there is no such row. Raises as `read`."""
+        """Read all values of a row by the names of their columns; none if there is no such row. Raises as `read`."""
         batch, i = self._find(row)
         return {} if batch is None else row_of(batch.columns, i)
 
     def value(self, row: int, name: str) -> Any:
-        """The value of an existing row in a column: a number, or a view of a list's items. Raises as `read`."""
+        """Read the value of an existing row in a column: a number, or a view of a list's items. Raises as `read`."""
         batch, i = self._find(row)
         assert batch
         return _getter(batch.columns[name])(i)
@@ -188,7 +188,7 @@ class ShardFile:
             raise FormatError(f"the checksum of row {row} is {found:016x}, not {expected:016x} as stored")
 
     def _find(self, row: int) -> tuple[_Batch | None, int]:
-        """The record batch of a row, None if there is no such row; and the row's place there."""
+        """Find the record batch of a row, None if there is no such row; and the row's place there."""
         number, i = divmod(row, PACKS_PER_BATCH)
         batch = self._batches.get(number)
         if batch is None:
@@ -202,7 +202,7 @@ class ShardFile:
         return (batch if batch.columns and i < len(batch.columns[CHECKSUM]) else None), i
 
     def batch(self, number: int, *, validates: bool = False) -> Columns:
-        """The columns of a record batch, as views; none if it has no rows. Raises as `read`.
+        """Read the columns of a record batch, as views; none if it has no rows. Raises as `read`.
 
         Args:
             validates: whether pyarrow, by which other tools read shards, must find nothing wrong with it either.
@@ -257,7 +257,7 @@ def _getter(column: NDArray[Any] | Lists) -> Callable[[int], Any]:
 
 
 def row_of(columns: Columns, i: int) -> Row:
-    """Row `i` of a record batch."""
+    """Return row `i` of a record batch."""
     return {name: _getter(column)(i) for name, column in columns.items()}
 
 

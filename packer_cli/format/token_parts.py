@@ -38,7 +38,7 @@ class Spans(NamedTuple):
     """float32[s]; None: there are none"""
 
     def clipped(self, start: NDArray[Any], length: NDArray[Any]) -> Spans:
-        """Spans of samples as those of pieces, without the first token of each.
+        """Cut spans of samples to spans of pieces, without the first token of each.
 
         Args:
             start, length: [m]: where pieces begin in their samples, and their tokens.
@@ -59,7 +59,7 @@ class TokenParts:
     def __init__(
         self, open_part: Callable[[PartInfo], pa.Buffer], parts: Sequence[PartInfo], *, is_weighted: bool = False
     ) -> None:
-        """Opens nothing yet.
+        """Keep the parts, and open nothing yet.
 
         Args:
             open_part: the bytes of a part, mapped. May raise OSError and FormatError.
@@ -70,7 +70,7 @@ class TokenParts:
         self._open = lru_cache(PARTS_KEPT)(partial(_open, open_part, parts))
 
     def gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> Columns:
-        """The tokens and loss spans of a row of pieces of samples.
+        """Gather the tokens and loss spans of a row of pieces of samples.
 
         Raises:
             FormatError: a part is missing or damaged, or a sample is shorter than its piece.
@@ -109,7 +109,7 @@ class TokenParts:
         return found if spans.weights is None else found | {WEIGHTS: spans.weights}
 
     def _find(self, number: int, row: int) -> tuple[Columns, int]:
-        """The record batch of a row of a part, and the row in it."""
+        """Find the record batch of a row of a part, and the row in it."""
         first, batches = self._open(number, os.getpid())
         batch = bisect_right(first, row) - 1
         return batches[batch], row - first[batch]
@@ -118,7 +118,8 @@ class TokenParts:
 def _open(
     open_part: Callable[[PartInfo], pa.Buffer], parts: Sequence[PartInfo], number: int, process: int
 ) -> tuple[list[int], list[Columns]]:
-    """The record batches of a part, and the first row of each, then their end; `process` keeps processes apart."""
+    """Open the record batches of a part; return the first row of each, then their end, and the batches. `process`
+    keeps processes apart."""
     try:
         reader = pa.ipc.open_file(open_part(parts[number]))
         batches = [columns_of(reader.get_batch(i)) for i in range(reader.num_record_batches)]

@@ -21,23 +21,23 @@ class SourceInfo:
     """One input."""
 
     name: str
-    """As the user gave it."""
+    """Name as the user gave it."""
     weight: float = 1.0
-    """How many times an epoch has each of its samples."""
+    """Number of times that an epoch has each of the input's samples."""
     tokens: int | None = None
-    """How many tokens an epoch has of it, in place of a weight."""
+    """Number of the input's tokens that an epoch has, in place of a weight."""
     percent: float | None = None
-    """How much of an epoch's tokens it has, in place of a weight."""
+    """The input's share of an epoch's tokens, in place of a weight."""
     skipped: tuple[SkippedFiles, ...] | None = None
     """Its files that were not read; None: there were none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerInfo:
-    """What identifies a tokenizer. Two with equal fingerprints give equal ids and texts."""
+    """The identity of a tokenizer. Two with equal fingerprints give equal ids and texts."""
 
     fingerprint: str = ""
-    """Of all that decides ids and texts, the chat template included."""
+    """Fingerprint of all that decides ids and texts, the chat template included."""
     vocab_size: int | None = None
     """One more than the largest id, added tokens included."""
     bos_token_id: int | None = None
@@ -45,11 +45,11 @@ class TokenizerInfo:
     eos_token: str | None = None
     pad_token_id: int | None = None
     chat_template_fingerprint: str | None = None
-    """None: it has no chat template."""
+    """Fingerprint of the chat template; None: the tokenizer has none."""
     backend: str = ""
     """The library that encoded the first part."""
     name: str | None = None
-    """As the user gave it."""
+    """Name as the user gave it."""
 
 
 @dataclass(frozen=True, kw_only=True)

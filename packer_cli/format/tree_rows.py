@@ -21,7 +21,7 @@ _OF_BRANCHES = (
 
 
 def trees_of(row: Row) -> Trees:
-    """The trees of a row."""
+    """Return the trees of a row."""
     return Trees(row["segment_starts"], row["segment_parents"], row["branch_segments"])
 
 
@@ -98,7 +98,7 @@ def _find_wrong_counts(row: Row) -> str | None:
 
 
 def loss_by_token(row: Row) -> NDArray[np.float32]:
-    """float32 [t]: the weight of each token's loss, summed over the branches that train it. O(tokens of branches)."""
+    """Sum up the weights of each token's loss over the branches that train it: float32 [t]. O(tokens of branches)."""
     trees, starts, stops = trees_of(row), row[STARTS].astype(np.int64), row[STOPS]
     weights = row.get(WEIGHTS, np.ones(len(starts), dtype=np.float32))
     paths = trees.paths(trees.branch_segments)

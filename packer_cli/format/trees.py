@@ -27,11 +27,11 @@ SHARE_FROM = 128
 SAMPLE, PAIR, GROUP, TURNS = range(4)
 """Kinds of items: one sample; chosen and rejected; completions of a prompt; the turns of a conversation."""
 KINDS = ("sample", "pair", "group", "turns")
-"""Their names."""
+"""Names of the kinds of items."""
 CHOSEN, REJECTED = range(2)
 """Roles of the branches of a pair; in other items, a branch's role is its number."""
 PAIR_ROLES = ("chosen", "rejected")
-"""Their names."""
+"""Names of the roles of a pair."""
 
 
 class Trees(NamedTuple):
@@ -50,7 +50,7 @@ class Trees(NamedTuple):
         return np.diff(self.segment_starts).astype(np.int64)
 
     def levels(self) -> list[Int64Array]:
-        """The segments (int64) of each level, the roots first."""
+        """List the segments (int64) of each level, the roots first."""
         level = np.flatnonzero(self.segment_parents < 0)
         found = []
         is_next = np.zeros(len(self.segment_parents) + 1, dtype=np.bool_)  # A root's parent is -1, the last one.
@@ -62,7 +62,7 @@ class Trees(NamedTuple):
         return found
 
     def depths(self) -> Int64Array:
-        """int64 [S]: tokens before each segment in its branches.
+        """Count the tokens before each segment in its branches: int64 [S].
 
         >>> Trees(np.array([0, 3, 5, 9]), np.array([-1, 0, 0]), np.array([1, 2])).depths().tolist()
         [0, 3, 3]
@@ -78,7 +78,7 @@ class Trees(NamedTuple):
         return self.depths() + self.lengths
 
     def stops(self) -> Int64Array:
-        """int64 [S]: where the subtree of each segment ends in the row.
+        """Find the end of each segment's subtree in the row: int64 [S].
 
         >>> Trees(np.array([0, 3, 5, 9]), np.array([-1, 0, 0]), np.array([1, 2])).stops().tolist()
         [9, 5, 9]
@@ -89,32 +89,32 @@ class Trees(NamedTuple):
         return stops
 
     def token_stops(self) -> Int64Array:
-        """int64 [t]: `stop[k]` of each token, see the module."""
+        """Find `stop[k]` of each token, see the module: int64 [t]."""
         return np.repeat(self.stops(), self.lengths)
 
     def positions(self) -> Int64Array:
-        """int64 [t]: the depth of each token."""
+        """Find the depth of each token: int64 [t]."""
         starts = self.segment_starts[:-1].astype(np.int64)
         return np.arange(self.segment_starts[-1]) + np.repeat(self.depths() - starts, self.lengths)
 
     def root_borders(self) -> NDArray[np.int32]:
-        """int32 [roots+1]: where the trees begin, and the end of the last."""
+        """Find the begins of the trees, and the end of the last: int32 [roots+1]."""
         roots = np.flatnonzero(self.segment_parents < 0)
         borders: NDArray[np.int32] = self.segment_starts[np.append(roots, len(self.segment_parents))]
         return borders
 
     def branch_lengths(self) -> Int64Array:
-        """int64 [n]: tokens of each branch."""
+        """Count the tokens of each branch: int64 [n]."""
         return self.ends()[self.branch_segments]
 
     def leaves(self) -> Int64Array:
-        """int64: the segments without children, rising."""
+        """Find the segments without children, rising: int64."""
         is_leaf = np.ones(len(self.segment_parents) + 1, dtype=np.bool_)
         is_leaf[self.segment_parents] = False  # A root's parent is -1, the last one.
         return np.flatnonzero(is_leaf[:-1])
 
     def num_path_tokens(self) -> int:
-        """K: the tokens of all leaves' paths, which a varlen kernel gathers in every layer.
+        """Count the tokens of all leaves' paths, K, which a varlen kernel gathers in every layer.
 
         No other segment needs a path: it stands right before its first child, so its queries are in one run with
         those of the first leaf below.
@@ -122,12 +122,12 @@ class Trees(NamedTuple):
         return int(self.ends()[self.leaves()].sum())
 
     def attention_work(self) -> int:
-        """The sum of `(p + n)^2 - p^2` over segments of n tokens below p others; of a flat sample, n^2."""
+        """Sum up `(p + n)^2 - p^2` over segments of n tokens below p others; of a flat sample, n^2."""
         depths, lengths = self.depths(), self.lengths
         return int(((2 * depths + lengths) * lengths).sum())
 
     def paths(self, segments: NDArray[np.integer]) -> Lists:
-        """The tokens (int64 [K]) of the paths from the roots to the ends of these segments.
+        """List the tokens (int64 [K]) of the paths from the roots to the ends of these segments.
 
         >>> pair = Trees(np.array([0, 2, 3, 5]), np.array([-1, 0, 0]), np.array([1, 2]))
         >>> pair.paths(pair.branch_segments)
@@ -164,7 +164,7 @@ class ItemTrees(NamedTuple):
 
 
 def find_wrong_tree(trees: Trees, num_tokens: int) -> str | None:
-    """What is wrong with the trees of a row of so many tokens, in a few words; None if they keep every rule."""
+    """Name the fault of the trees of a row of so many tokens, in a few words; return None if they keep every rule."""
     starts, parents, ends = trees
     if len(starts) != len(parents) + 1 or not len(parents):
         return "it has other numbers of segments and parents"
