@@ -51,7 +51,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _next(folder: Path) -> str:
-    """What makes a packed set of a folder that is not one, or leads to the set around it."""
+    """Write the command that makes a packed set of a folder that is not one, or leads to the set around it."""
     if is_remote(folder):
         return "check the address"
     folder, is_store = (folder.parent, True) if (folder / INDEX_NAME).exists() else (folder, False)
@@ -68,7 +68,7 @@ def _next(folder: Path) -> str:
 def describe_groups(
     plan: Plan, piece_loss: PieceLoss, shards: Sequence[ShardTask], finished: Mapping[str, FinishedPart]
 ) -> tuple[GroupInfo, ...]:
-    """What the manifest says of the groups, whose shards are written; `finished` has these by path."""
+    """Describe for the manifest the groups, whose shards are written; `finished` has the shards by path."""
     num_samples = plan.pieces.num_samples(plan.packs)
     num_tokens, num_loss_tokens = (
         pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
@@ -109,7 +109,7 @@ def describe_groups(
 
 
 def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:
-    """What the manifest says of the replicas of more than one GPU."""
+    """List for the manifest the replicas of more than one GPU."""
     return tuple(
         Replicas(**layout.sizes, first_gpus=tuple(first.tolist()))
         for layout, first in plan.replicas.items()
@@ -118,16 +118,16 @@ def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:
 
 
 def file_info(folder: Path, path: str) -> FileInfo:
-    """What the manifest says of a file that is there. Price: reading it once."""
+    """Describe for the manifest a file that is there. Price: reading it once."""
     file = folder / path
     return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
 
 
 def source_infos(index: StoreIndex) -> tuple[SourceInfo, ...]:
-    """What the manifest says of the inputs."""
+    """Describe for the manifest the inputs."""
     return tuple(replace(source.given, skipped=source.skipped) for source in index.sources)
 
 
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
-    """The manifest of a set with the names that its token store has now; these decide no byte of the shards."""
+    """Put the names that its token store has now into the manifest of a set; names decide no byte of the shards."""
     return replace(manifest, tokenizer=index.tokenizer, sources=source_infos(index))

@@ -36,7 +36,7 @@ _DIGEST = "xxh3"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanHeader:
-    """What `plan.arrow` says beside the arrays."""
+    """The facts in `plan.arrow` beside the arrays."""
 
     fingerprint: str
     """Equal for plans with equal bytes."""
@@ -45,13 +45,13 @@ class PlanHeader:
     store_fingerprint: str
     config: PlannedConfig
     group_choice: GroupChoice | None = None
-    """How automatic groups were chosen; None if you named them."""
+    """The choice of automatic groups; None if you named them."""
     counts: Counts
     metrics: PlanMetrics
 
     @property
     def cost(self) -> Cost:
-        """What the plan evened out."""
+        """The cost that the plan evened out."""
         return parse_cost(self.config.cost)
 
 
@@ -129,7 +129,8 @@ def _schedules(arrays: dict[str, NDArray[Any]]) -> tuple[Schedule, ...]:
 
 
 def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> None:
-    """One row of large lists. The header holds the checksum of both, as a flipped bit may make another valid plan."""
+    """Write one row of large lists, and in the header the checksum of row and header, as a flipped bit may make
+    another valid plan."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     metadata = {**metadata, _DIGEST: _digest(arrays, metadata)}
     columns, fields = [], []
@@ -149,7 +150,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> str:
-    """XXH3 (128 bits) of the arrays, which are contiguous, and the header. Price: one read, some GB/s."""
+    """Compute XXH3 (128 bits) of the arrays, which are contiguous, and the header. Price: one read, some GB/s."""
     digest = xxhash.xxh3_128(json.dumps(metadata, sort_keys=True).encode())
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype} {len(array)}".encode())
@@ -209,14 +210,14 @@ def check_plan_file(path: Path) -> None:
 
 
 def read_plan_header(path: Path) -> PlanHeader:
-    """What a plan says beside the arrays; the errors are those of `read_plan`."""
+    """Read the facts of a plan beside the arrays; the errors are those of `read_plan`."""
     metadata = _read_metadata(path)
     with _reading(path):
         return _header(metadata)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """The JSON values beside the arrays; the errors are those of `read_plan`."""
+    """Read the JSON values beside the arrays; the errors are those of `read_plan`."""
     with _reading(path):
         try:
             source = open_source(path)
@@ -236,7 +237,7 @@ _DAMAGE = (KeyError, TypeError, ValueError, IndexError, SystemError, pa.ArrowExc
 
 @contextmanager
 def _reading(path: Path, remedy: str = "run hbpack plan again") -> Iterator[None]:
-    """While a plan is read: what is damaged becomes a FormatError."""
+    """Turn damage that shows while a plan is read into a FormatError."""
     try:
         yield
     except _DAMAGE as error:
@@ -246,7 +247,8 @@ def _reading(path: Path, remedy: str = "run hbpack plan again") -> Iterator[None
 
 
 def parse_plan_header(schema: pa.Schema) -> PlanHeader:
-    """What the schema's metadata says. Raises KeyError, TypeError or ValueError where that is not a plan's."""
+    """Read the header in a schema's metadata. Raises KeyError, TypeError or ValueError where the metadata is not a
+    plan's."""
     return _header(_parse_metadata(schema))
 
 

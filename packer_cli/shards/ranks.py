@@ -25,7 +25,7 @@ _WRITERS = 8
 
 
 class EpochColumns:
-    """What each rank reads in one epoch, worked out once for all of them. O(slots * GPUs of each)."""
+    """The micro-batches that each rank reads in one epoch, worked out once for all ranks. O(slots * GPUs of each)."""
 
     def __init__(self, plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> None:
         """Prepare the manifests of an epoch.
@@ -52,13 +52,13 @@ class EpochColumns:
         """(first, last) of ranks that always read the same."""
 
     def of_iterations(self) -> dict[str, NDArray[Any]]:
-        """The columns of `iterations.arrow`: name -> [i]."""
+        """Make the columns of `iterations.arrow`: name -> [i]."""
         step = self._schedule.iteration_step
         others = self._of_iterations | {name: values[step] for name, values in self._of_steps.items()}
         return _typed({"step": step, "num_replicas": self._num_replicas, **others}, self.iteration_schema)
 
     def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:
-        """The columns of a rank's manifest: name -> integers, one a micro-batch."""
+        """Make the columns of a rank's manifest: name -> integers, one a micro-batch."""
         schedule, slot = self._schedule, self._slots[rank]
         columns: dict[str, NDArray[Any]] = {
             "iteration": schedule.slot_iteration[slot],
@@ -71,7 +71,7 @@ class EpochColumns:
         return _typed(columns, RANK_SCHEMA)
 
     def of_file(self, folder: str) -> dict[str, Callable[[], dict[str, NDArray[Any]]]]:
-        """What makes the columns of each file of the epoch, by path.
+        """List the functions that make the columns of each file of the epoch, by path.
 
         Args:
             folder: of the epoch, in the set.
@@ -116,7 +116,7 @@ def write_epoch(
 
 
 def _slots_of_gpus(plan: Plan, schedule: Schedule) -> Sequence[Int64Array]:
-    """The slots of each GPU, rising."""
+    """List the slots of each GPU, rising."""
     gpus = plan.slot_gpus(schedule)
     slots = np.repeat(np.arange(len(gpus)), gpus)
     if plan.lockstep != 1:
@@ -132,7 +132,7 @@ def _typed(columns: dict[str, NDArray[Any]], schema: pa.Schema) -> dict[str, NDA
 
 
 def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[str, NDArray[Any]]:
-    """What loss normalizers need, for each step ([s]), over all ranks."""
+    """Sum up the numbers that loss normalizers need, for each step ([s]), over all ranks."""
     is_pack = schedule.slot_pack != FILLER
     pack = schedule.slot_pack[is_pack]
     step = schedule.iteration_step[schedule.slot_iteration[is_pack]]
@@ -155,7 +155,7 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[
 
 
 def _most_items(plan: Plan, schedule: Schedule) -> Int64Array:
-    """int64[i]: items of the pack that holds the most, of those of each iteration."""
+    """Count the items of the pack that holds the most, among the packs of each iteration: int64[i]."""
     is_pack = schedule.slot_pack != FILLER
     most = np.zeros(schedule.num_iterations, dtype=np.int64)
     np.maximum.at(most, schedule.slot_iteration[is_pack], np.diff(plan.packs.offsets)[schedule.slot_pack[is_pack]])

@@ -1,4 +1,4 @@
-"""Which files of a packed set are damaged, and writing just those again.
+"""The search for damaged files of a packed set, and the writing of just these files again.
 
 The manifest vouches for every other file, also for other numbers of GPUs (`packer_cli.commands.rebalance`), so a
 repair replaces files one by one and leaves the manifest as it is.
@@ -38,12 +38,12 @@ PLAN_AGAIN = f"{PACK_AGAIN}, or hbpack plan and hbpack write"
 
 
 def write_command(folder: Path) -> str:
-    """The command that rewrites damaged files."""
+    """Write the command that rewrites damaged files."""
     return f"hbpack write {shlex.quote(str(folder))}"
 
 
 def what_writes_shards(folder: Path) -> str:
-    """The command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
+    """Write the command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
     try:
         store = path_from(folder, read_plan_header(folder / PLAN_NAME).store)
     except (InputError, FormatError):
@@ -67,7 +67,7 @@ class SetFile:
 
 
 def set_files(manifest: Manifest) -> Iterator[SetFile]:
-    """Every file of the set besides `hbpack.json` and the token store."""
+    """Yield every file of the set besides `hbpack.json` and the token store."""
 
     def listed(kind: str, info: FileInfo, fingerprint: str | None = None) -> SetFile:
         size = info.num_bytes
@@ -92,14 +92,14 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
 def find_damaged(
     folder: Path, files: Sequence[SetFile], engine: Engine, progress: Progress | None = None
 ) -> dict[str, str]:
-    """What is wrong with each damaged file, by path. Price: reading all of them once."""
+    """Name the fault of each damaged file, by path. Price: reading all files once."""
     sizes = [file.likely_bytes for file in files]
     found = engine.find_faults(lambda file: describe_damage(folder, file), files, sizes, progress)
     return {file.path: why for file, why in found}
 
 
 def describe_damage(folder: Path, file: SetFile) -> str | None:
-    """What is wrong with a file, and whose it is where it is another's; None where it is intact."""
+    """Name the fault of a file, and its owner where it is another's; return None where it is intact."""
     try:
         path = inside(folder, file.path)
     except ValueError as error:
@@ -155,7 +155,7 @@ def repair(
 
 
 def shard_tasks(manifest: Manifest) -> list[ShardTask]:
-    """Which packs are in which shard."""
+    """List the shards with the packs of each."""
     return [
         ShardTask(shard.path, g, shard.first_pack, shard.num_packs, manifest.planned_fingerprint)
         for g, group in enumerate(manifest.groups)
@@ -164,7 +164,7 @@ def shard_tasks(manifest: Manifest) -> list[ShardTask]:
 
 
 def generation_schedules(folder: Path, generation: Generation, plan: Plan) -> tuple[Schedule, ...]:
-    """The schedules of a generation.
+    """Find the schedules of a generation.
 
     Raises:
         FormatError: the file that holds them is damaged, or of another set.

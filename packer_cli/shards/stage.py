@@ -127,7 +127,7 @@ class SetWriter:
         return manifest
 
     def _manifest(self, groups: tuple[GroupInfo, ...], epochs: tuple[EpochInfo, ...]) -> Manifest:
-        """The manifest, when all else is written."""
+        """Make the manifest, when all else is written."""
         (plan, _), header, index = self._planned, self._header, self._index
         store = relative_path(self._store, self._folder)
         parts = [
@@ -193,7 +193,8 @@ def write_epochs(
 
 
 def listed_shards(folder: Path) -> dict[str, FinishedPart]:
-    """The shards that the manifest vouches for, by path. A run that replaces shards moves it to the work folder."""
+    """List the shards that the manifest vouches for, by path. A run that replaces shards moves the manifest to the
+    work folder."""
     try:
         manifest = read_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
     except (InputError, FormatError):

@@ -77,7 +77,7 @@ def lay_out(
 
 
 def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
-    """Ranges of packs. As many even shards as the size asks for, so that none is a small remainder."""
+    """Cut packs into ranges: as many even shards as the size asks for, so that none is a small remainder."""
     if not len(num_bytes):
         return []
     num_shards = max(1, round(int(num_bytes.sum()) / shard_size))
@@ -91,16 +91,16 @@ def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPacks:
-    """The packs of a plan, and what their columns are made of."""
+    """The packs of a plan, with all that their columns are made of."""
 
     plan: Plan
     piece_loss: PieceLoss
     cost: Cost
     store: TokenStore | None
-    """None leaves out what it holds: tokens, sources, trees, and with them the checksums of rows."""
+    """The token store; None leaves out its contents: tokens, sources, trees, and with them the checksums of rows."""
 
     def columns(self, first: int, stop: int) -> Columns:
-        """The columns of the packs first .. stop-1, as shards have them."""
+        """Make the columns of the packs first .. stop-1, as shards have them."""
         plan, store = self.plan, self.store
         members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
         offsets = plan.packs.offsets[first : stop + 1] - plan.packs.offsets[first]
@@ -233,7 +233,7 @@ class ShardWriter:
         self._store.fetch_parts(needs)
 
     def _blocks(self, shard: ShardTask, schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
-        """The blocks of a shard, about a million tokens at a time."""
+        """Yield the blocks of a shard, about a million tokens at a time."""
         stop = shard.first_pack + shard.num_packs
         at_once = self._packs_per_block
         at_once *= max(1, _TOKENS_PER_GATHER // (at_once * self._plan.groups[shard.group].capacity))
@@ -254,7 +254,7 @@ def _open_writer(folder: Path, store: Path, plan_fingerprint: str, index_only: b
 
 
 def _batch(columns: Columns, begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows begin .. end-1 of the columns."""
+    """Take the rows begin .. end-1 of the columns."""
     rows: list[NDArray[Any] | Lists] = []
     for column in (columns[name] for name in schema.names):
         if isinstance(column, Lists):
