@@ -46,19 +46,19 @@ class PackRecord:
     """The sum of its tokens' weights, in a set that has any."""
     attention_work: int
     cp_sharding: Sharding | None
-    """How CP ranks divide its row; None if there are none."""
+    """Sharding by which CP ranks divide the row; None without CP ranks."""
     num_samples: int
     """With trees, branches."""
     num_items: int | None = None
-    """Only in a set with trees; so are the next."""
+    """Number of items; only in a set with trees."""
     flat_tokens: int | None = None
-    """Of its branches, one by one."""
+    """Tokens of the pack's branches, one by one; only in a set with trees."""
     num_path_tokens: int | None = None
-    """K: tokens of the paths of all leaves, which varlen kernels gather in every layer."""
+    """K: tokens of the paths of all leaves, which varlen kernels gather in every layer; only in a set with trees."""
     rank_tokens: tuple[int, int] | None
     """Begin and end of the part of its row that the rank takes."""
     layout: Hidden[Layout]
-    """Of the group."""
+    """Layout of the group."""
     parts: Hidden[tuple[SampleRecord | ItemRecord, ...]]
     """Its samples or items."""
 
@@ -70,7 +70,7 @@ def require_between(option: str, value: int, first: int, last: int, why: str) ->
 
 
 def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
-    """A pack as it lies in its shard. Price: one record batch; of a remote shard, some 16 packs travel.
+    """Read a pack as it lies in its shard. Price: one record batch; of a remote shard, some 16 packs travel.
 
     Raises:
         ConfigError: there is none of that id.
@@ -116,7 +116,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
 
 
 def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[Origin]:
-    """The origin of each sample, by the token store; unknown where the store is gone, or is another one by now.
+    """Find the origin of each sample, by the token store; unknown where the store is gone, or is another one by now.
 
     Price: the line column of the parts that hold them, 8 bytes a sample.
     """

@@ -40,12 +40,12 @@ class Run:
     """The weight of each token's loss, in a set with weights."""
     num_tokens: int
     text: str | None
-    """None without the tokenizer."""
+    """Text of the tokens; None without the tokenizer."""
     input_ids: list[int]
 
 
 def _run(weight: Any, input_ids: list[int], text: str) -> Run:
-    """The run of tokens whose mask, or weight, is this."""
+    """Make the run of tokens with this mask, or weight."""
     return Run(
         trained=bool(weight > 0),
         weight=float(weight) if weight.dtype == np.float32 else None,
@@ -56,7 +56,7 @@ def _run(weight: Any, input_ids: list[int], text: str) -> Run:
 
 
 def mask_borders(loss_mask: NDArray[Any]) -> list[int]:
-    """Where the mask changes, with 0 and the end.
+    """Find the places at which the mask changes, with 0 and the end.
 
     >>> mask_borders(np.array([0, 0, 1, 0], dtype=np.int8))
     [0, 2, 3, 4]
@@ -65,7 +65,8 @@ def mask_borders(loss_mask: NDArray[Any]) -> list[int]:
 
 
 def decode_parts(decode: Decode, ids: Sequence[int], borders: Sequence[int]) -> list[str]:
-    """The texts of `ids[borders[k]:borders[k + 1]]`; together they are the text of all. O(tokens + runs * CONTEXT)."""
+    """Decode the texts of `ids[borders[k]:borders[k + 1]]`; together they are the text of all. O(tokens + runs *
+    CONTEXT)."""
     texts: list[str] = []
     for begin, end in itertools.pairwise(borders):
         context = max(borders[0], begin - CONTEXT)
@@ -78,7 +79,7 @@ def decode_parts(decode: Decode, ids: Sequence[int], borders: Sequence[int]) -> 
 
 
 def _common(a: str, b: str) -> int:
-    """How many characters both begin with."""
+    """Count the characters that both begin with."""
     if b.startswith(a):
         return len(a)
     return next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
@@ -95,7 +96,7 @@ def _shorten_end(texts: list[str], num_chars: int) -> None:
 
 
 def decode_runs(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any]) -> list[Run]:
-    """The runs of equal mask or weight ([t]) of these tokens (int32[t])."""
+    """Decode these tokens (int32[t]) in runs of equal mask or weight ([t])."""
     numbers = ids.tolist()
     borders = mask_borders(loss_mask)
     texts = decode_parts(decode, numbers, borders)
@@ -106,7 +107,8 @@ def decode_runs(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any])
 
 
 def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any]) -> list[Run]:
-    """As few tokens a run as make whole characters: one, but for characters that several tokens share."""
+    """Decode tokens in runs of as few as make whole characters: one token, except for characters that several
+    share."""
     numbers = ids.tolist()
     texts = decode_parts(decode, numbers, range(len(numbers) + 1))
     runs: list[Run] = []
@@ -127,7 +129,7 @@ def decode_after(
     loss_mask: NDArray[Any],
     before: NDArray[Any] | None,
 ) -> list[Run]:
-    """What `cut`, one of the two above, makes of tokens that come after others.
+    """Decode tokens that come after others by `cut`, which is `decode_runs` or `decode_tokens`.
 
     Args:
         before: the last tokens before them, which may begin a character that these end; None: there are none.
@@ -143,7 +145,7 @@ def decode_after(
 def runs_of(
     decode: Decode | None, ids: NDArray[Any], loss_mask: NDArray[Any], before: NDArray[Any] | None = None
 ) -> tuple[Run, ...]:
-    """The runs of these tokens ([t]).
+    """Decode these tokens ([t]) in runs.
 
     Args:
         decode: None leaves the texts out.
@@ -154,7 +156,8 @@ def runs_of(
 
 
 def shorten(decode: Decode, ids: NDArray[np.int32], max_chars: int | None) -> tuple[int, int]:
-    """(head, tail): show `ids[:head]` and `ids[tail:]`, about `max_chars` characters; equal where all fit, or None."""
+    """Find (head, tail) to show `ids[:head]` and `ids[tail:]`, about `max_chars` characters; equal where all fit, or
+    None."""
     numbers = ids.tolist()
     num = len(numbers)
     if max_chars is None or len(decode(numbers)) <= max_chars:
@@ -169,21 +172,21 @@ def shorten(decode: Decode, ids: NDArray[np.int32], max_chars: int | None) -> tu
 
 
 def _most(fits: Callable[[int], bool], num: int) -> int:
-    """The greatest number up to `num` that fits, of those that rise."""
+    """Find the greatest number up to `num` that fits, where all smaller numbers fit, too."""
     return bisect_left(range(1, num + 1), True, key=lambda number: not fits(number))
 
 
 class Decoder(NamedTuple):
-    """What decodes, and what to say of it."""
+    """A function that decodes, with its tokenizer's name and a warning."""
 
     decode: Decode
     name: str | None
-    """Of the tokenizer; None where there is none, and the text is token ids."""
+    """Name of the tokenizer; None where there is none, and the text is token ids."""
     warning: str | None = None
 
 
 def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
-    """The tokenizer that the user named, else the one that the set was made with, if it is still there.
+    """Load the tokenizer that the user named, else the one that the set was made with, if it is still there.
 
     Price: importing transformers, a second or so.
 
@@ -229,7 +232,7 @@ def _doubt(name: str, found: TokenizerInfo, wanted: TokenizerInfo) -> str | None
 
 
 def decode_ids(ids: list[int]) -> str:
-    """Ids as they are: what is left without a tokenizer.
+    """Write ids as they are, for a set without a tokenizer.
 
     >>> decode_ids([1, 22])
     '1 22 '

@@ -79,13 +79,13 @@ class ItemRecord:
     begin: int
     """Its first token in the pack."""
     start: int
-    """Of a sample that was cut: its first token in the whole sample."""
+    """First token, in the whole sample, of a sample that was cut."""
     num_tokens: int
     flat_tokens: int
-    """Of its branches, one by one."""
+    """Tokens of the item's branches, one by one."""
     num_loss_tokens: int
     values: Mapping[str, float]
-    """What else it brings, such as `margin`."""
+    """Further values that the item brings, such as `margin`."""
     branches: tuple[BranchRecord, ...]
     segments: tuple[SegmentRecord, ...]
     """In depth-first order."""
@@ -108,7 +108,7 @@ class ItemRecord:
 
 
 def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[ItemRecord, ...]:
-    """The items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `tree_rows`. O(K).
+    """Read the items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `tree_rows`. O(K).
 
     Args:
         names: of the inputs.
@@ -123,7 +123,7 @@ def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tup
 
 
 class _Reader:
-    """What a row says of its items, branches and segments; `own` is the segments of an item."""
+    """The items, branches and segments in a row; `own` is the segments of an item."""
 
     def __init__(self, row: Row) -> None:
         self._row, self._trees, self._loss = row, trees_of(row), loss_by_token(row)
@@ -160,7 +160,7 @@ class _Reader:
         )
 
     def _segments_of(self, branches: range) -> range:
-        """The segments of an item with these branches: its trees follow one another."""
+        """Find the segments of an item with these branches: its trees follow one another."""
         ends = self._trees.branch_segments[branches.start : branches.stop]
         roots = np.flatnonzero(self._trees.segment_parents < 0)
         borders = np.append(roots, len(self._trees.segment_parents))

@@ -17,7 +17,7 @@ _CP_SHARDING = {"zigzag": "per sequence (zigzag)", "document": "per document"}
 
 
 def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
-    """All lines of one view."""
+    """Yield all lines of one view."""
     yield style.paint(_title(view), bold=True)
     yield ""
     for name, value in _facts(view):

@@ -103,5 +103,5 @@ def read_samples(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> t
 
 
 def source_name(names: Sequence[str], source: int) -> str:
-    """The name of an input, if it has one."""
+    """Find the name of an input, if it has one."""
     return names[source] if 0 <= source < len(names) else f"source {source}"

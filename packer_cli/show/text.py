@@ -1,4 +1,4 @@
-"""Texts of tokens in lines for people, and what makes any text safe for a terminal.
+"""Texts of tokens in lines for people, and the way to make any text safe for a terminal.
 
 With colors, the text stands as it is, masked tokens dim and trained ones green. Without, each run of equal mask begins
 a line with its name, and a line without a name goes on after a newline of the text: nothing in the text can look so.
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 
 _MASKED, _TRAINED = "masked", "trained"
 WIDTH = len(_TRAINED)
-"""Of the names of masks."""
+"""Width of the names of masks."""
 _LEAST_WIDTH = 20
 """Columns that text has, however deep it is in a tree."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """How to show it."""
+    """The choices of how tokens are shown."""
 
     is_colored: bool = False
     max_chars: int | None = 2000
-    """Of a sample; None is all of it."""
+    """Most characters of a sample; None is all of it."""
     is_by_token: bool = False
     width: int = 80
 
     def paint(self, text: str, color: str | None = None, **style: bool) -> str:
-        """`text`, colored where colors are wanted."""
+        """Color `text` where colors are wanted."""
         return click.style(text, fg=color, **style) if self.is_colored and text else text
 
     def mask(self, text: str, is_trained: bool) -> str:
-        """`text` as masked or trained."""
+        """Color `text` as masked or trained."""
         return self.paint(text, "green") if is_trained else self.paint(text, dim=True)
 
 
 def part_lines(begin: str, part: SampleRecord | ItemRecord, tokens: str, style: Style) -> Iterator[str]:
-    """The heading of a sample or an item of a pack, and what it is.
+    """Yield the heading of a sample or an item of a pack, and a line that describes it.
 
     Args:
         tokens: how many, and where.
@@ -63,7 +63,7 @@ def part_lines(begin: str, part: SampleRecord | ItemRecord, tokens: str, style: 
 
 
 def _label(run: Run) -> str:
-    """The name of a run's mask: of trained tokens with another weight than 1 the weight."""
+    """Name a run's mask; return the weight of trained tokens with another weight than 1."""
     if run.weight in (None, 0, 1):
         return _TRAINED if run.trained else _MASKED
     return f"x {run.weight:.3g}"
@@ -79,7 +79,7 @@ def text_lines(
     first: int = 0,
     wrap: int | None = None,
 ) -> Iterator[str]:
-    """The text of tokens, shortened in the middle.
+    """Yield the lines of tokens' text, shortened in the middle.
 
     Args:
         ids, mask: [t]: the tokens, and the weight of the loss of each.
@@ -116,7 +116,7 @@ def _plain_lines(runs: list[Run], wrap: int | None) -> Iterator[str]:
 
 
 def _colored_lines(runs: list[Run], style: Style, wrap: int | None) -> Iterator[str]:
-    """A newline beside another mask is shown, since nobody could see its color."""
+    """Color each run, and show a newline beside another mask, since nobody could see its color."""
     width = None if wrap is None else max(_LEAST_WIDTH, wrap - 3)
     line, room = style.paint("| ", "cyan"), width
     for run in runs:
@@ -140,13 +140,13 @@ def _colored_lines(runs: list[Run], style: Style, wrap: int | None) -> Iterator[
 
 
 def _columns(text: str) -> int:
-    """Columns of a terminal that a text takes, nearly: some emoji are made of several characters."""
+    """Count the columns of a terminal that a text takes, nearly: some emoji are made of several characters."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.category(char) in ("Mn", "Me", "Cf") for char in text)
 
 
 def _pieces(line: str, room: int | None, width: int | None) -> list[str]:
-    """A line cut to columns of a terminal: the first piece takes `room` of them, each other one `width`."""
+    """Cut a line to columns of a terminal: the first piece takes `room` of them, each other one `width`."""
     if room is None or width is None:
         return [line]
     line = line.expandtabs(4)
@@ -161,7 +161,7 @@ def _pieces(line: str, room: int | None, width: int | None) -> list[str]:
 
 
 def _token_lines(runs: list[Run], first: int, style: Style) -> Iterator[str]:
-    """One line for each token: its mask, place in the sample, id and text."""
+    """Yield one line for each token: its mask, place in the sample, id and text."""
     for run in runs:
         ids = "+".join(map(str, run.input_ids))
         label = style.mask(f"{_label(run):<{WIDTH}}", run.trained)
@@ -170,7 +170,7 @@ def _token_lines(runs: list[Run], first: int, style: Style) -> Iterator[str]:
 
 
 def _quoted(text: str | None) -> str:
-    r"""In quotes, so that spaces show; newlines as `\n`."""
+    r"""Quote a text, so that spaces show; write newlines as `\n`."""
     escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{make_safe(escaped)}"'
 
@@ -198,7 +198,7 @@ _TABLE = _Table()
 
 
 def make_safe(text: str) -> str:
-    r"""`text` without anything that a terminal obeys but newlines and tabs.
+    r"""Replace everything in `text` that a terminal obeys, except newlines and tabs.
 
     Control characters become their pictures (ESC is `␛`); others, and those that turn the direction of writing, their
     code points.
@@ -210,7 +210,7 @@ def make_safe(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""As `make_safe`, with newlines and tabs as pictures too.
+    r"""Replace as `make_safe` does, and newlines and tabs by pictures too.
 
     >>> one_line("a\n\tb")
     'a␊␉b'

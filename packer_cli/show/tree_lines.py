@@ -1,4 +1,4 @@
-"""An item drawn as a tree: what its branches share on a trunk, and what each has alone beside it.
+"""An item drawn as a tree: the tokens that its branches share on a trunk, and the tokens of each alone beside it.
 
 ::
 
@@ -30,7 +30,7 @@ _LEAST_CHARS = 200
 
 
 def item_lines(item: ItemRecord, decode: Decode, style: Style) -> Iterator[str]:
-    """All lines of an item."""
+    """Yield all lines of an item."""
     tokens = f"{counted(item.num_tokens, 'token')} [{item.begin}, {item.begin + item.num_tokens})"
     flat = f" for {item.flat_tokens:,}" if item.flat_tokens > item.num_tokens else ""
     yield from part_lines(f"-- item {item.index}: {item.kind} ", item, tokens + flat, style)
@@ -56,7 +56,7 @@ class _Drawing:
             yield from (_INDENT + line for line in lines)
 
     def _trunk(self, number: int, sign: str, width: int) -> Iterator[str]:
-        """A shared segment, after its sign, and all that goes on with it."""
+        """Yield a shared segment, after its sign, and all that goes on with it."""
         yield from self._segment(number, f"{sign} ", "│ ", width)
         *others, last = self._children[number]
         goes_on = last in self._children
@@ -69,7 +69,7 @@ class _Drawing:
             yield from self._trunk(last, "├", width)
 
     def _segment(self, number: int, begin: str, lead: str, width: int) -> Iterator[str]:
-        """The title and the text of a segment; `lead` is what stands before its text."""
+        """Yield the title and the text of a segment; `lead` stands before each line of its text."""
         segment, style = self._item.segments[number], self._style
         yield begin + style.paint(self._title(number, segment), bold=True)
         before = segment.before if segment.depth else None
@@ -88,7 +88,7 @@ class _Drawing:
 
 
 def _named(branches: Sequence[BranchRecord]) -> str:
-    """Their roles: at most three, or the first and the last."""
+    """Name the roles of branches: at most three, or the first and the last."""
     roles = [branch.role for branch in branches]
     if len(roles) > 3:
         return f"{len(roles)} branches, {roles[0]} to {roles[-1]}"
@@ -96,7 +96,7 @@ def _named(branches: Sequence[BranchRecord]) -> str:
 
 
 def _ended(branches: Sequence[BranchRecord]) -> str:
-    """The branches that end together, as they have the same tokens."""
+    """Name the branches that end together, as they have the same tokens."""
     names = [f"{branch.role}, id {branch.sample_id}" for branch in branches]
     rewards = ["" if branch.reward is None else f", reward {branch.reward:.6g}" for branch in branches]
     return " = ".join(map(operator.add, names, rewards))

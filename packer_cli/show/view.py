@@ -1,4 +1,4 @@
-"""What `hbpack show` shows: found, read and checked, before it is made text or JSON.
+"""The contents that `hbpack show` shows: found, read and checked, before they are made text or JSON.
 
 A user means a row of a rank manifest: by a step or iteration of a rank, a pack, a sample.
 
@@ -36,18 +36,18 @@ class Place:
     epoch: int
     rank: int
     num_iterations: int
-    """Of the epoch."""
+    """Iterations of the epoch."""
     row: RankRow
     pack: int | None
-    """None: a filler."""
+    """Id of the pack; None: a filler."""
     group: str
     """Its name."""
     layout: Layout
-    """Of the replica that runs it."""
+    """Layout of the replica that runs the micro-batch."""
 
 
 def place_of(manifest: Manifest, rows: RankRows, rank: int, number: int) -> Place:
-    """What row `number` of a rank says."""
+    """Describe row `number` of a rank."""
     row, pack = rows.row(number), int(rows.columns["pack"][number])
     return Place(
         epoch=rows.epoch,
@@ -61,7 +61,8 @@ def place_of(manifest: Manifest, rows: RankRows, rank: int, number: int) -> Plac
 
 
 def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoch: int) -> dict[int, Place]:
-    """Where each pack is used in an epoch, on the first rank of its SP group; packs that are not used are left out.
+    """Find the place of each pack in an epoch, on the first rank of its SP group; packs that are not used are left
+    out.
 
     A set that was dealt to other GPUs in mid-epoch does not use again what it had used before.
 
@@ -80,7 +81,7 @@ def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoc
 
 
 def packs_of_sample(files: SetFolder, manifest: Manifest, sample: int) -> list[int]:
-    """The packs that hold a sample, or pieces of it, rising.
+    """Find the packs that hold a sample, or pieces of it, rising.
 
     Raises:
         ConfigError: none does.
@@ -110,11 +111,11 @@ class View:
 
     epoch: Hidden[int]
     shown: Hidden[Place | None]
-    """None: the pack is not used in this epoch (any more)."""
+    """Place of the pack; None: the pack is not used in this epoch (any more)."""
     place: dict[str, int] | None
     """Epoch, rank, iteration, degrees and places; None where the epoch does not use the pack."""
     pack: PackRecord | None
-    """None for a filler."""
+    """The pack; None for a filler."""
     parts: Hidden[tuple[SampleRecord | ItemRecord, ...]]
     """Its samples or items to show."""
     step_places: Hidden[tuple[Place, ...]] = ()
@@ -148,7 +149,7 @@ class View:
 def _view(
     wanted: ShowConfig, epoch: int, place: Place | None, pack: PackRecord | None, places: tuple[Place, ...]
 ) -> View:
-    """The view of a pack, None for a filler, with the sample that is wanted or all."""
+    """Make the view of a pack, None for a filler, with the sample that is wanted or all."""
     values = None
     if place is not None:
         layout, row = place.layout, place.row
@@ -170,7 +171,7 @@ def _view(
 
 
 def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
-    """What is asked for; several views only for a sample that is in several packs.
+    """Find the views that are asked for; several only for a sample that is in several packs.
 
     Raises:
         ConfigError: there is no such epoch, rank, step, iteration, pack or sample.
@@ -212,7 +213,7 @@ def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: ShowConfig, ep
 
 
 def with_runs(view: View, decode: Decode | None) -> View:
-    """The view with the runs of its samples or items, for JSON.
+    """Add the runs of its samples or items to the view, for JSON.
 
     Args:
         decode: None leaves the texts out.
