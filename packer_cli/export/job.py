@@ -183,7 +183,7 @@ class Format(ABC):
     """Command that starts its trainer, for people, with the places {output} and {capacity}."""
 
     hub_files: str | None = None
-    """Which files of an export on the Hub its trainer takes by `datasets.load_dataset`: a glob; None if none."""
+    """The files of an export on the Hub that its trainer takes by `datasets.load_dataset`: a glob; None if none."""
 
     weight_bytes = 0
     """Bytes that the weight of a token's loss adds to a row; 0: the format has no place for weights."""

@@ -270,7 +270,7 @@ def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
 
 
 def sample_numbers(lengths: Lists, token_offsets: Int64Array) -> Lists:
-    """Number the tokens (int32): 1 for those of a pack's first sample, 2 for those of its second, and so on."""
+    """Give each token (int32) the number of its sample: 1 for a pack's first sample, 2 for its second, and so on."""
     numbers = np.arange(len(lengths.values)) - np.repeat(lengths.offsets[:-1], np.diff(lengths.offsets)) + 1
     return Lists(token_offsets, np.repeat(numbers, lengths.values).astype(np.int32))
 
