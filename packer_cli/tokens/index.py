@@ -43,7 +43,7 @@ WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""
 STORE_FORMAT = "hbpack-tokens"
 STORE_VERSION = 8
-"""Of a store that has trees: a release that knows only flat samples must not read it."""
+"""Version of a store that has trees: a release that knows only flat samples must not read it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,10 @@ class PartFile:
     """An input file, or a slice of one, in a part. Small files share a part."""
 
     path: str
-    """As the user named it."""
+    """Path as the user named it."""
     source: int
     fingerprint: str
-    """Of its content, and of the files that are read with it."""
+    """Fingerprint of the file's content, and of the files that are read with it."""
     num_samples: int
     num_rejected: int
     unreadable: str = ""
@@ -66,7 +66,7 @@ class PartItems:
     """The items of a part with trees."""
 
     kinds: dict[str, int]
-    """How many there are of each kind (`pair`, `group`, `turns`, `sample`)."""
+    """Number of items of each kind (`pair`, `group`, `turns`, `sample`)."""
     num_branches: int
     num_flat_tokens: int
     """Tokens of all branches, without sharing."""
@@ -85,16 +85,16 @@ class PartInfo:
     num_samples: int
     """Rows: samples, or items in a part with trees."""
     num_tokens: int
-    """Those that branches of an item share count once."""
+    """Tokens; the ones that branches of an item share count once."""
     num_loss_tokens: int
-    """Those of each branch count."""
+    """Loss tokens; the ones of each branch count."""
     loss_weight: float | None = None
     """Sum of the weights of loss tokens; None if the part has no weights, as all are 1."""
     items: PartItems | None = None
-    """None: the part has no trees, a row is a sample."""
+    """The items; None: the part has no trees, a row is a sample."""
     num_rejected: int
     num_without_loss: int
-    """Those of the rejected in which no token carries a loss."""
+    """Rejected records in which no token carries a loss."""
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
     num_open: int
@@ -128,11 +128,11 @@ class StoreSource(SourceInfo):
     """One input, and where to find it."""
 
     folder: str = ""
-    """Where a relative name starts from; empty for an absolute one, a URL or a data set of the Hub."""
+    """Folder from which a relative name starts; empty for an absolute one, a URL or a data set of the Hub."""
 
     @classmethod
     def of(cls, source: Source) -> StoreSource:
-        """An input with its weight, number of tokens, or share of an epoch."""
+        """Make the entry of an input with its weight, number of tokens, or share of an epoch."""
         share = source.weight
         values: dict[str, Any] = share._asdict() if isinstance(share, tuple) else {"weight": share}
         return cls(name=source.name, folder=source.folder, skipped=source.skipped, **values)
@@ -145,12 +145,12 @@ class StoreSource(SourceInfo):
         return self.weight if self.tokens is None else TokenShare(self.tokens)
 
     def source(self, number: int) -> Source:
-        """The input, as the one of this number."""
+        """Make the input of this entry, with this number."""
         return Source(source_id=number, name=self.name, weight=self.share, folder=self.folder, skipped=self.skipped)
 
     @property
     def given(self) -> SourceInfo:
-        """What the user named, wherever from."""
+        """The input as the user named it, wherever from."""
         return SourceInfo(name=self.name, weight=self.weight, tokens=self.tokens, percent=self.percent)
 
 
@@ -171,7 +171,7 @@ class StoreIndex:
     parts: tuple[PartInfo, ...]
 
     def total(self, figure: str) -> int:
-        """The sum of a figure of the parts, such as `num_samples`."""
+        """Sum up a figure of the parts, such as `num_samples`."""
         return sum(getattr(part, figure) for part in self.parts)
 
     @cached_property
@@ -191,7 +191,7 @@ class StoreIndex:
 
     @property
     def token_type(self) -> pa.DataType:
-        """Of the ids in the parts and in the shards."""
+        """Type of the ids in the parts and in the shards."""
         return token_type(self.tokenizer.vocab_size)
 
     @property
@@ -201,7 +201,8 @@ class StoreIndex:
 
 
 def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[Share]) -> str:
-    """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
+    """Compute `StoreIndex.fingerprint`, which covers all that a plan and its shards use; `weights` has one weight per
+    input."""
     contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
     return fingerprint(contents, list(weights))
 
@@ -251,7 +252,7 @@ def write_index(folder: Path, index: StoreIndex) -> None:
 
 
 def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:
-    """What is wrong with each damaged part, by the name of its file. Price: reading all of them once."""
+    """Name the fault of each damaged part, by the name of its file. Price: reading all parts once."""
 
     def find(part: PartInfo) -> str | None:
         return find_damage(folder / part.path, part.num_bytes, part.xxh3, INDEX_NAME)
@@ -261,7 +262,7 @@ def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[
 
 
 def remedy(path: Path | RemotePath) -> str:
-    """What to do about a damaged file of a part. A run reads no remote file that the index lists with its size."""
+    """Write the remedy for a damaged file of a part. A run reads no remote file that the index lists with its size."""
     return "remove it and tokenize again" if is_remote(path) else "tokenize again"
 
 
@@ -273,7 +274,7 @@ _RULES = {
 
 
 def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.RecordBatch]:
-    """The record batches of a part, memory-mapped; reads and checks lengths and loss spans, not tokens.
+    """Open the record batches of a part, memory-mapped; read and check lengths and loss spans, not tokens.
 
     Args:
         token: the type of its ids.
@@ -305,5 +306,5 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
 
 
 def damaged_part(path: Path | RemotePath, why: str) -> FormatError:
-    """The error for a part that is not as it was written."""
+    """Make the error for a part that is not as it was written."""
     return FormatError(f"token store part {str(path)!r} is damaged ({' '.join(why.split())}); {remedy(path)}")

@@ -40,7 +40,7 @@ def join_items(each: Sequence[Items]) -> Items:
 def item_columns(
     branches: Lists, items: Items, num_spans: NDArray[np.int64], *, share_prefixes: bool
 ) -> tuple[Lists, dict[str, pa.Array]]:
-    """The unique tokens of items, a list of each, and the columns that only parts with trees have. O(tokens).
+    """Make the unique tokens of items, a list of each, and the columns that only parts with trees have. O(tokens).
 
     Args:
         branches: the ids of each.

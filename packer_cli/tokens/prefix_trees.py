@@ -28,7 +28,8 @@ _NONE = -1
 
 
 def make_trees(branches: Lists, items: Int64Array, share_from: int = SHARE_FROM) -> tuple[Lists, Columns]:
-    """The unique tokens of items, in depth-first order and of the type of `branches`, and the lists of their trees.
+    """Make the unique tokens of items, in depth-first order and of the type of `branches`, and the lists of their
+    trees.
 
     Args:
         branches: the ids of each branch, uint16 or int32; none is empty.
@@ -164,7 +165,7 @@ def _divide(
 
 @njit(cache=True)
 def _key(values: NDArray[np.integer], borders: Int64Array, branch: int, depth: int, share_from: int) -> int:
-    """A number that is equal for branches that share a segment from a depth on, and for few others.
+    """Make a number that is equal for branches that share a segment from a depth on, and for few others.
 
     It is that of the first token and of the last node that they must share; -1: the branch is too short for any.
     """
@@ -179,7 +180,7 @@ def _key(values: NDArray[np.integer], borders: Int64Array, branch: int, depth: i
 
 @njit(cache=True)
 def _num_shared(values: NDArray[np.integer], borders: Int64Array, one: int, other: int, depth: int, end: int) -> int:
-    """How many nodes, `end` at most, two branches share that have the same tokens before `depth`."""
+    """Count the nodes, `end` at most, that two branches share that have the same tokens before `depth`."""
     a, b = borders[one], borders[other]
     lengths = borders[one + 1] - a, borders[other + 1] - b
     stop = min(end + 1, lengths[0], lengths[1])

@@ -46,7 +46,7 @@ Not every part has weights."""
 
 
 def _buffers(schema: pa.Schema) -> dict[str, int]:
-    """The number of the buffer of each attribute, in the parts that have it."""
+    """Find the number of the buffer of each attribute, in the parts that have it."""
     first = first_buffers(schema)
     return {name: first[column] + at for name, (column, at, _) in _BUFFERS.items() if column in first}
 
@@ -59,7 +59,7 @@ class RangedBatch:
     """The part's number in the store."""
     num_rows: int
     places: dict[str, int]
-    """Where each of `_BUFFERS` begins in the part."""
+    """The begin of each of `_BUFFERS` in the part."""
 
 
 class RangedParts:
@@ -163,7 +163,7 @@ class RangedParts:
         return batches
 
     def _read_footers(self) -> list[list[tuple[int, int, int]]]:
-        """Of each part, where its record batches are, see `read_block`."""
+        """Read the places of each part's record batches, see `read_block`."""
         tails = self._read_tails(range(len(self._parts)), [_TAIL] * len(self._parts))
         longer: dict[int, int] = {}
         for number, tail in enumerate(tails):
@@ -190,14 +190,14 @@ class RangedParts:
 
     @contextmanager
     def _naming(self, part: int) -> Iterator[None]:
-        """Whatever damage raises becomes an error that names the part."""
+        """Turn errors of damage into an error that names the part."""
         try:
             yield
         except (ValueError, IndexError, struct.error, pa.ArrowException) as error:
             raise self._damaged(part, str(error)) from None
 
     def _read(self, name: str, batches: Sequence[RangedBatch], counts: Sequence[int]) -> list[NDArray[Any]]:
-        """So many values of a buffer of each record batch."""
+        """Read so many values of a buffer of each record batch."""
         dtype = np.dtype(_BUFFERS[name][2])
         places = [batch.places[name] for batch in batches]
         wanted = [
@@ -246,7 +246,7 @@ class Joined(NamedTuple):
 
 
 def join_spans(file: Int64Array, start: Int64Array, stop: Int64Array, gap: int) -> Joined:
-    """The ranges to read for m spans of files, in order of file and start. O(m log m).
+    """Join m spans of files into the ranges to read, in order of file and start. O(m log m).
 
     Args:
         file, start, stop: int64[m]; spans may overlap.

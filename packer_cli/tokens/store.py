@@ -49,7 +49,7 @@ class TokenStore:
         if isinstance(folder, RemotePath) and self.reads_ranges:
             self._ranged = RangedParts(folder, index.parts, index.token_type)
         self._batches: list[Columns | None]
-        """None: it is remote, and ranges of it are read."""
+        """Columns of record batches; None for one that is remote, of which ranges are read."""
         if self._ranged:
             self._batches = [None] * len(self._ranged.batches)
             self._ids: list[pa.Buffer] = [pa.py_buffer(b"")] * len(self._batches)
@@ -77,19 +77,20 @@ class TokenStore:
         return int(self._first_sample[-1])
 
     def lengths(self) -> NDArray[np.int32]:
-        """int32[n]: tokens of each sample; unique ones of an item."""
+        """Count the tokens of each sample, the unique ones of an item: int32[n]."""
         return _join([np.diff(offsets) for offsets in self._columns("offsets")], np.int32)
 
     def num_loss_tokens(self) -> NDArray[np.int32]:
-        """int32[n]: loss tokens of each sample, its first token not counted; of an item, of all its branches."""
+        """Count the loss tokens of each sample, without its first token; of an item, of all its branches: int32[n]."""
         return _join(self._columns("num_loss_tokens"), np.int32)
 
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
-        """int32[m]: source of each of these samples."""
+        """Find the source of each of these samples: int32[m]."""
         return self._source[self._file_of(sample)]
 
     def sources(self) -> NDArray[np.signedinteger[Any]]:
-        """int[n]: source of every sample, read-only; of the smallest type, and of no memory for one source."""
+        """Find the source of every sample: int[n], read-only, of the smallest type, and of no memory for one
+        source."""
         first, last = int(self._source.min(initial=2**31 - 1)), int(self._source.max(initial=0))
         if first >= last:
             return np.broadcast_to(np.int8(0) if not len(self) else np.int32(last), len(self))
@@ -162,7 +163,7 @@ class TokenStore:
         return copy_spans(*self._tokens(batch, width * begin, width * size)).view(self._token)
 
     def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
-        """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.
+        """Estimate the bytes of each part that reading these pieces in ranges would take: float64[parts].
 
         Each piece costs its bytes and a request, which takes as long as `REQUEST_BYTES`.
         """
@@ -172,7 +173,7 @@ class TokenStore:
         return np.bincount(part, weights=cost, minlength=len(ends)).astype(np.float64)
 
     def fetch_parts(self, needs: NDArray[np.float64] | None = None) -> None:
-        """Of a remote store, fetch parts whole, through the cache of this node, which compares their checksums.
+        """Fetch parts of a remote store whole, through the cache of this node, which compares their checksums.
 
         Call it before anything is gathered.
 
@@ -201,7 +202,7 @@ class TokenStore:
                 self._ids[place] = pa.py_buffer(batch["input_ids"].values)
 
     def _open_parts(self, parts: Sequence[PartInfo]) -> Iterable[list[pa.RecordBatch]]:
-        """The record batches of these parts; several are fetched at a time."""
+        """Open the record batches of these parts; several parts are fetched at a time."""
         folder, token = self.folder, self.index.token_type
         if not isinstance(folder, RemotePath):
             return (open_part(folder, part, token) for part in parts)
@@ -224,7 +225,7 @@ class TokenStore:
     def _tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
     ) -> tuple[list[pa.Buffer], Int64Array, Int64Array, Int64Array]:
-        """Where tokens are in memory, as `copy_spans` takes it; those of remote parts are fetched.
+        """Find the places of tokens in memory, as `copy_spans` takes them; tokens of remote parts are fetched.
 
         Args:
             begin, size: in the ids of the record batch, bytes.
@@ -251,7 +252,7 @@ class TokenStore:
         return Spans(starts, stops, run, weights[0] if weights else None).clipped(pieces.start, pieces.length)
 
     def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
-        """The record batch of each of these samples, and its row there."""
+        """Find the record batch of each of these samples, and its row there."""
         batch = np.searchsorted(self._first_sample, sample, side="right") - 1
         return batch, sample - self._first_sample[batch]
 
@@ -275,7 +276,7 @@ class TokenStore:
         return self._made_arrays[name, part]
 
     def _as_rows(self, columns: Columns) -> Columns:
-        """The columns of a record batch, with weights if any part of the store has some."""
+        """Add weights to the columns of a record batch if any part of the store has some."""
         if not self._is_weighted or WEIGHTS in columns:
             return columns
         starts = columns[STARTS]

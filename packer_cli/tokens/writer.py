@@ -61,7 +61,7 @@ class PartWriter:
 
     @property
     def items(self) -> PartItems | None:
-        """Those of a part with trees."""
+        """The items of a part with trees; None without trees."""
         if not self._columns.of_items:
             return None
         kinds = {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
@@ -120,7 +120,7 @@ class PartWriter:
             self.loss_weight = (self.loss_weight or 0.0) + float(sums.sum())
 
     def _open(self, needed: RowColumns) -> tuple[pa.RecordBatchWriter, pa.Schema]:
-        """What writes record batches, which all have the same columns."""
+        """Open the writer of record batches, which all have the same columns."""
         columns = RowColumns(*map(or_, self._columns, needed))
         if self._writer is not None and columns != self._columns:
             raise LateColumnsError(columns)
@@ -139,8 +139,8 @@ class PartWriter:
 def _loss_spans(
     batch: TokenBatch,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]]:
-    """Of all samples: starts and stops (int32[s]) in their sample; the spans of each sample (int64[n]); and the weight
-    of each span (float32[s], in no memory where all are 1). O(t).
+    """Find the spans of all samples: starts and stops (int32[s]) in their sample; the number of spans of each sample
+    (int64[n]); and the weight of each span (float32[s], in no memory where all are 1). O(t).
     """
     begins, ends = batch.offsets[:-1], batch.offsets[1:]
     weights = None

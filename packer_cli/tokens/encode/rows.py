@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Which samples of a batch are the branches of an item, see `format.trees`."""
+    """The items of a batch, whose samples are their branches, see `format.trees`."""
 
     offsets: NDArray[np.int64]
     """int64[i+1]: item k has the samples `offsets[k]` to `offsets[k + 1] - 1`, all of one line."""

@@ -50,9 +50,9 @@ class Reading(NamedTuple):
     forms: tuple[str, ...] = ()
     """Forms to which messages are changed, see `forms.FORMS`."""
     lost: Mapping[Turn, frozenset[str]] = {}
-    """Which texts of these turns the template does not always write, see `Rehearsal.words`."""
+    """Texts of these turns that the template does not always write, see `Rehearsal.words`."""
     dropped: Mapping[Turn, frozenset[str]] = {}
-    """Which it never writes."""
+    """Texts of these turns that the template never writes."""
     notes: tuple[str, ...] = ()
     """Things that records of this shape have and that are not written, for people."""
     refusal: str = ""
