@@ -109,7 +109,7 @@ class MicroBatch:
 
     @property
     def row_rank(self) -> int:
-        """This rank's number among those that share the row."""
+        """Number of this rank among the ranks that share the row."""
         return self.layout.row_rank(self.row.place)
 
 
@@ -146,7 +146,7 @@ class BatchBuilder:
     sp_slice: bool
     groups: tuple[GroupInfo, ...]
     sp_sharding: SPSharding | None = None
-    """None: "contiguous" for sequence parallelism (Ulysses), "planned" for context parallelism."""
+    """Sharding of rows; None: "contiguous" for sequence parallelism (Ulysses), "planned" for context parallelism."""
     align_samples: bool = False
     """Pad each sample to a multiple of its group's `align`, and of twice the ranks that share a row, if several do
     (Megatron, TransformerEngine)."""

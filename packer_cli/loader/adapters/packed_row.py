@@ -33,7 +33,7 @@ __all__ = ["PackedRow", "RowKeys"]
 
 
 class RowKeys:
-    """Which keys the queries of a row attend to: what the attention takes of a batch.
+    """The keys that the queries of a row attend to: the part of a batch that the attention takes.
 
     Args:
         batch: of format "transformers", "tree" or "tree-flex".

@@ -62,7 +62,7 @@ class ReferenceLogps:
     def __init__(self, trainer: Any, hash_module: Callable[[Any], str]) -> None:
         self._trainer, self._hash_module = trainer, hash_module
         self._known: WeakKeyDictionary[PackedDataset, Columns | None] = WeakKeyDictionary()
-        """None: the set's own columns."""
+        """Columns of each set's log-probabilities; None: the set's own columns."""
         self._of_model: str | None = None
 
     def fill(self, dataset: PackedDataset, batch: Any) -> None:
@@ -189,7 +189,7 @@ def _has_all(dataset: PackedDataset) -> bool:
 
 @contextmanager
 def _whole_epoch(dataset: PackedDataset) -> Iterator[str]:
-    """Be in an epoch that has all pairs, and then again where the data set was; yields a fingerprint of these pairs.
+    """Run in an epoch that has all pairs, and return to the data set's place; yield a fingerprint of these pairs.
 
     A set that was rebalanced within its last epoch has no whole one, and no run reads more than the rest.
     """

@@ -69,7 +69,7 @@ class PackedDataLoader(BaseDataLoader):
         """torchtitan's loss has no place for weights: a set that has any needs False, with which all loss tokens
         count 1."""
         pad_token_id: int | None = None
-        """None: the tokenizer's pad token, else its end-of-text token."""
+        """Id of the padding; None: the tokenizer's pad token, else its end-of-text token."""
         cache_dir: str | None = None
         """For a remote set; None: the default."""
 

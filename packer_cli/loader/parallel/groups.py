@@ -22,7 +22,7 @@ class SPGroups:
     """The groups of this process that share rows, by SP or CP: one for each replica that it belongs to."""
 
     rank: int
-    """This process's number among those that read the set: the `rank` of `PackedDataset`."""
+    """Number of this process among the ones that read the set: the `rank` of `PackedDataset`."""
     world_size: int
     """Number of processes that read the set."""
     groups: Mapping[tuple[Layout, int], dist.ProcessGroup]
