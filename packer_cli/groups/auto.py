@@ -41,7 +41,8 @@ _SAME = 0.001
 def _planned_seconds(
     config: PlanConfig, model: GpuModel, lengths: Int32Array, most: int
 ) -> Callable[[Sequence[Group]], float]:
-    """The predicted time of the first epoch with those of some groups that the strategy uses; planned once for each.
+    """Make a function that predicts the first epoch's time (s) with the groups that a strategy uses, planned once
+    each.
 
     Args:
         config: with any groups.
@@ -87,7 +88,7 @@ def choose(config: PlanConfig, lengths: Int32Array) -> tuple[Choice, GroupChoice
 
 
 def _choose_way(config: PlanConfig, model: GpuModel, profile: Profile | None, lengths: Int32Array) -> Choice:
-    """The groups of the fastest way to run replicas, and of ways that are as fast, of the simplest.
+    """Choose the groups of the fastest way to run replicas, and of ways that are as fast, of the simplest.
 
     Every way has an estimate; those near the best are planned.
     """
@@ -134,7 +135,8 @@ def _choose_way(config: PlanConfig, model: GpuModel, profile: Profile | None, le
 
 
 def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
-    """The options with groups in place of `auto` for the lengths (int32[n]), and the record; None without a choice."""
+    """Put groups in place of `auto` in the options for the lengths (int32[n]); return the record, too, None without a
+    choice."""
     if not len(bounded(config, lengths)):
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
@@ -154,7 +156,7 @@ def groups_for(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, Gro
 
 
 def bounded(config: PlanConfig, lengths: Int32Array) -> Int32Array:
-    """The lengths after cutting or dropping those over `max_length`."""
+    """Cut or drop the lengths over `max_length`."""
     if config.max_length is None:
         return lengths
     # The planner raises the error of `--overflow error`, with file and line.

@@ -61,10 +61,10 @@ class Choice:
     seconds: float | None = None
     """Predicted epoch time, planned if it was; None without a model."""
     estimated: float | None = None
-    """What the lengths alone say of it."""
+    """Epoch time (s) predicted from the lengths alone."""
     num_gpus: int
     lockstep: str = "all"
-    """As in the plan options."""
+    """The GPUs in lockstep, as in the plan options."""
     alternatives: tuple[Alternative, ...] = ()
     """HBP's, one group at the longest length, the best of 1, 2, .. groups; these include the choice."""
     settings: Mapping[int, Sequence[Setting]]
@@ -186,7 +186,7 @@ def choose_measured_groups(
 def _measured_for_hbp(
     sums: LengthSums, num_gpus: int, profile: Profile | None, max_length: int | None
 ) -> dict[int, list[Setting]]:
-    """The measured settings, up to the first length that holds the longest sample; empty if no length does."""
+    """List the measured settings, up to the first length that holds the longest sample; empty if no length does."""
     if profile is None:
         return {}
     measured = measured_settings(profile, num_gpus, sums)
@@ -201,7 +201,7 @@ def _measured_for_hbp(
 def _predicted_for_hbp(
     model: GpuModel, sums: LengthSums, layouts: Sequence[Layout], num_gpus: int, max_length: int | None
 ) -> dict[int, list[Setting]]:
-    """Predicted settings of the powers of two that the data needs."""
+    """Predict the settings of the powers of two that the data needs."""
     lengths = hbp_lengths(sums.longest)
     if max_length is not None and lengths[-1] > max_length:
         lengths = [length for length in lengths if length < max_length] + [max_length]
@@ -227,7 +227,7 @@ def _why_not(model: GpuModel, longest: int, layouts: Sequence[Layout], num_gpus:
 
 
 def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | None]) -> tuple[Group, ...]:
-    """Groups by increasing capacity: `[l1, l_best, l2, l_max]` if l2 > l_best, else `[l1, l_best, l_max]`.
+    """Choose groups by increasing capacity: `[l1, l_best, l2, l_max]` if l2 > l_best, else `[l1, l_best, l_max]`.
 
     l_best has the least time per token, l_max is the longest; l1 = floor(l_best / sp_best) and l2 = floor(l_max /
     sp_max) are the lengths that need no communication. Equal lengths become one group.
@@ -305,7 +305,7 @@ def _neighbors(
 
 
 def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], max_groups: int) -> list[Alternative]:
-    """The best sets of exactly 1, 2, .. `max_groups` groups, or fewer if there are fewer lengths.
+    """Find the best sets of exactly 1, 2, .. `max_groups` groups, or fewer if there are fewer lengths.
 
     Every group has samples of its own, since one without changes nothing. Ties go to the set with longer rows. Price:
     O(groups * candidates^2 * degrees) array elements.

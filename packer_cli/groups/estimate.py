@@ -49,7 +49,8 @@ class _Range:
     """Squared length of the group's shortest sample over half the capacity."""
 
     def waiting(self, num_ranks: int) -> Float64Array:
-        """Attention work that ranks wait for: samples over half the capacity, dealt to packs by decreasing length.
+        """Compute the attention work that ranks wait for: samples over half the capacity, dealt to packs by decreasing
+        length.
 
         In full iterations, the differences between neighbours add up to at most (ranks - 1) / 2 of the whole range. In
         the last iteration, ranks without such a sample wait for the others.
@@ -71,7 +72,7 @@ class EpochModel:
         self._variable = replace(cost, constant=0.0, send_constant=0.0, model_parallel=parallel)
 
     def gpu_seconds(self, groups: Sequence[Group]) -> float:
-        """GPU-seconds of an epoch. O(groups log u) for u different lengths.
+        """Predict the GPU-seconds of an epoch. O(groups log u) for u different lengths.
 
         Args:
             groups: by increasing capacity; the last one holds the longest sample.
@@ -84,7 +85,7 @@ class EpochModel:
         return total
 
     def range_of(self, below: Int64Array, capacity: int) -> _Range:
-        """The contents of a group's packs, whatever its SP degree."""
+        """Sum up the contents of a group's packs, whatever its SP degree."""
         shorter = self.sums.up_to(below)
         samples, tokens, work = self.sums.up_to(capacity)[:, None] - shorter
         # As in the plan, more packs make room for shorter samples, for at most half of their tokens.
@@ -104,7 +105,7 @@ class EpochModel:
         )
 
     def cost_of(self, range_: _Range, group: Group) -> Float64Array:
-        """GPU-seconds (float64[k]) of a group's packs."""
+        """Predict the GPU-seconds (float64[k]) of a group's packs."""
         num_ranks = group.num_dp_ranks(self.num_gpus)
         how = group.layout, group.checkpoint_layers
         # GPU-seconds per unit of attention work (token^2) and per token; seconds of a micro-batch without contents.
@@ -116,7 +117,7 @@ class EpochModel:
         return own + np.ceil(range_.packs / num_ranks) * self.num_gpus * constant
 
     def _num_packs(self, below: Int64Array, capacity: int) -> Float64Array:
-        """A lower bound (Martello and Toth's L2) on the packs of the samples in `(below, capacity]`."""
+        """Compute a lower bound (Martello and Toth's L2) on the packs of the samples in `(below, capacity]`."""
         half = np.maximum(below, capacity // 2)
         up_to_half = self.sums.up_to(half)
         large = self.sums.up_to(capacity)[:, None] - up_to_half
@@ -165,18 +166,19 @@ class LengthSums:
         return int(self._sums[1, -1])
 
     def up_to(self, length: ArrayLike) -> Float64Array:
-        """(samples, tokens, sum of s^2) of the samples of at most this length, float64[3, ...]."""
+        """Sum up (samples, tokens, sum of s^2) of the samples of at most this length, float64[3, ...]."""
         return self._sums[:, np.searchsorted(self.lengths, length, side="right")]
 
     def longest_up_to(self, length: ArrayLike) -> Int64Array:
-        """The longest length of at most `length`; 0 if there is none."""
+        """Find the longest length of at most `length`; 0 if there is none."""
         return np.append(0, self.lengths)[np.searchsorted(self.lengths, length, side="right")]
 
     def shortest_over(self, length: ArrayLike) -> Int64Array:
-        """The shortest length over `length`; 0 if there is none."""
+        """Find the shortest length over `length`; 0 if there is none."""
         return np.append(self.lengths, 0)[np.searchsorted(self.lengths, length, side="right")]
 
     def density_up_to(self, length: int) -> float:
-        """Attention work per token of the samples up to `length`; if there are none, of one sample of that length."""
+        """Compute the attention work per token of the samples up to `length`; if there are none, of one sample of that
+        length."""
         _, tokens, work = self.up_to(length)
         return float(work / tokens) if tokens else float(length)

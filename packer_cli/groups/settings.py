@@ -43,7 +43,8 @@ class Setting:
 
 
 def candidate_lengths(longest: int, sp_sizes: Iterable[int], max_length: int | None) -> list[int]:
-    """Lengths that the search may choose, increasing: eight per octave from 1K, and HBP's l / sp; up to `max_length`.
+    """List lengths that the search may choose, increasing: eight per octave from 1K, and HBP's l / sp; up to
+    `max_length`.
 
     Of the samples, they depend only on the longest, and only if it is over 128K: then on its octave.
     """
@@ -56,7 +57,7 @@ def candidate_lengths(longest: int, sp_sizes: Iterable[int], max_length: int | N
 
 
 def hbp_lengths(longest: int) -> list[int]:
-    """Powers of two from 8K up to what the data needs.
+    """List the powers of two from 8K up to what the data needs.
 
     >>> hbp_lengths(20_000)
     [8192, 16384, 32768]
@@ -68,7 +69,7 @@ def hbp_lengths(longest: int) -> list[int]:
 
 
 def settings_of(model: GpuModel, length: int, layouts: Sequence[Layout]) -> list[Group]:
-    """A group for each layout that fits, with the fewest checkpointed layers."""
+    """Make a group for each layout that fits, with the fewest checkpointed layers."""
     groups = []
     for layout in layouts:
         layers = model.memory.least_checkpoint_layers(length, layout)
@@ -78,14 +79,14 @@ def settings_of(model: GpuModel, length: int, layouts: Sequence[Layout]) -> list
 
 
 def longest_that_fits(model: GpuModel, layouts: Sequence[Layout]) -> int:
-    """The longest row (tokens) that fits any of the layouts, with every layer checkpointed."""
+    """Find the longest row (tokens) that fits any of the layouts, with every layer checkpointed."""
     return max(map(model.memory.longest, layouts), default=0)
 
 
 def predicted_settings(
     model: GpuModel, lengths: Iterable[int], layouts: Sequence[Layout], num_gpus: int, sums: LengthSums
 ) -> dict[int, list[Setting]]:
-    """Settings by length, as `model` predicts them, including layouts that do not fit.
+    """Predict settings by length with `model`, including layouts that do not fit.
 
     Rows are assumed full of samples in the mix of those no longer than the row. In HBP's table 19, time per token
     hardly grows with the length. With one sample per row it would grow, and no long row would ever be best.
@@ -97,7 +98,7 @@ def predicted_settings(
 
 
 def _predict(model: GpuModel, length: int, layout: Layout, work: float, num_gpus: int) -> Setting:
-    """A setting with the fewest checkpointed layers that fit, or with all of them if none do."""
+    """Predict a setting with the fewest checkpointed layers that fit, or with all of them if none do."""
     least = model.memory.least_checkpoint_layers(length, layout)
     layers = model.memory.num_layers if least is None else least
     seconds = None if least is None else float(model.cost.seconds(work, length, layout, layers))
@@ -111,7 +112,7 @@ def _predict(model: GpuModel, length: int, layout: Layout, work: float, num_gpus
 
 
 def measured_settings(profile: Profile, num_gpus: int, sums: LengthSums) -> dict[int, list[Setting]]:
-    """Measured settings by length, including those that did not fit.
+    """List measured settings by length, including settings that did not fit.
 
     A setting that was measured with several numbers of samples per row gets the time of a row with the data's work per
     token, on the line through the two rows nearest to it, because time is linear in work. One that was measured with
@@ -131,7 +132,7 @@ def measured_settings(profile: Profile, num_gpus: int, sums: LengthSums) -> dict
 
 
 def _measured(group: Group, rows: Sequence[IterationRow], work: float, scale: float) -> Setting:
-    """A setting from its rows, measured on `scale` times the plan's GPUs, for rows of that much attention work."""
+    """Make a setting of its rows, measured on `scale` times the plan's GPUs, for rows of that much attention work."""
     times = {
         row.work or row.length**2: (row.seconds, row.seconds / row.tokens * scale)
         for row in reversed(rows)  # The first of those with equal work counts.
@@ -148,7 +149,7 @@ def _measured(group: Group, rows: Sequence[IterationRow], work: float, scale: fl
 
 
 def _at(work: float, times: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
-    """Both times at `work`, on a line through the nearest two.
+    """Interpolate both times at `work`, on a line through the nearest two.
 
     Beyond the measured rows, noise may turn the line: less work takes at most the least one's time, and at least half
     of it, since linear work stays; more work takes at least the time of the most.
@@ -172,7 +173,7 @@ def _bounded(value: float, before: float, after: float, share: float) -> float:
 
 
 def best_settings(settings: Mapping[int, Sequence[Setting]]) -> dict[int, Setting]:
-    """The fastest setting of each length that fits, by increasing length.
+    """Find the fastest setting of each length that fits, by increasing length.
 
     Each SP degree counts with its fewest checkpointed layers (HBP, algorithm 1).
     """

@@ -1,4 +1,4 @@
-"""How replicas may run: the degrees and the synchronization that a trainer can do, and that these GPUs have."""
+"""The ways to run replicas: the degrees and the synchronization that a trainer can do, and that these GPUs have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Way(NamedTuple):
 
 
 def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
-    """The ways to run a plan with these options that the trainer has, the simplest first, each with a layout.
+    """Yield the ways to run a plan with these options that the trainer has, the simplest first, each with a layout.
 
     `--parallel` and `--lockstep` stay as they were given. Where stages or tensor parallelism keep weights, no
     micro-batch gathers them, and nothing but the end of a step makes replicas meet.
@@ -50,7 +50,7 @@ def ways(config: PlanConfig, model: GpuModel) -> Iterator[Way]:
 
 
 def _parallels(model: GpuModel, num_gpus: int, able: frozenset[str]) -> Iterator[Layout]:
-    """Degrees of TP and PP that divide the GPUs: powers of two, TP inside a node, a few stages."""
+    """Yield degrees of TP and PP that divide the GPUs: powers of two, TP inside a node, a few stages."""
     links = None if model.shard_gpus else model.cost.model_parallel
     most_tp = links.gpus_per_node if links and "tp" in able else 1
     most_pp = MOST_STAGES if links and "pp" in able else 1
