@@ -1,4 +1,4 @@
-"""Which context-parallel (CP) sharding each pack takes: the one whose slowest rank is predicted to finish first.
+"""The context-parallel (CP) sharding that each pack takes: the one whose slowest rank is predicted to finish first.
 
 Per sequence, a rank holds few long runs, but their work is uneven where a pack has several samples. Per document, work
 is even, but every sample is cut into 2 * cp_size chunks, and an attention kernel computes whole tiles of 128 queries,

@@ -62,7 +62,7 @@ class ItemSamples(Samples):
         return replace(super().select(samples), trees=select_items(self.trees, samples))
 
     def sizes(self, limits: Sequence[int] = ()) -> Int32Array:
-        """int32[n]: what each takes of a capacity. O(segments)."""
+        """Compute the tokens that each item takes of a capacity: int32[n]. O(segments)."""
         return whole_items(self.trees).sizes(limits)
 
     def saved(self) -> TreeFigures:
@@ -120,12 +120,12 @@ class ItemCut(Cut):
         return self.items
 
     def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
-        """The kind of an item, its number of branches, and its needs."""
+        """Return the kind of an item, its number of branches, and its needs."""
         first, stop = self._trees.branch_offsets[sample : sample + 2].tolist()
         return int(self._trees.kinds[sample]), stop - first, tuple(int(need[sample]) for need in self.whole.needs)
 
     def lost(self) -> Lost:
-        """The branches that are left out or cut off."""
+        """List the branches that are left out or cut off."""
         given, capacity = self.cut.trees, self.rule.capacity
         kept = np.where(given.depth < WHOLE, given.depth, capacity).astype(np.int32)
         cut, is_cut_off = (self.cut.sample, given.first_branch, given.stop_branch, kept), self._are_cut_off()
@@ -134,7 +134,7 @@ class ItemCut(Cut):
         return Lost._make(values[order] for values in both)
 
     def _are_cut_off(self) -> BoolArray:
-        """Which of the cut pieces (bool[m]) have lost tokens."""
+        """Find the cut pieces (bool[m]) that have lost tokens."""
         is_flat: BoolArray = self._trees.kinds[self.cut.sample] == SAMPLE
         return (self.cut.trees.depth < WHOLE) | (is_flat & (not self.rule.divides))
 

@@ -30,7 +30,7 @@ def _room(trees: ItemTrees) -> BoolArray:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _above(trees: ItemTrees, begin: int, segment: int) -> int:
-    """Where a segment begins in its branches; `begin` is the first segment of its item."""
+    """Find the beginning of a segment in its branches; `begin` is the first segment of its item."""
     parent = np.int64(trees.segment_parents[begin + segment])
     return int(trees.segment_ends[begin + parent]) if parent >= 0 else _ZERO
 
@@ -150,7 +150,7 @@ def _fit(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _last_run(trees: ItemTrees, is_kept: BoolArray, item: int, first: int, most: tuple[int, int, int]) -> int:
-    """The end of the longest run of branches from `first` on that fits, of at least one. Bisection."""
+    """Find the end of the longest run of branches from `first` on that fits, of at least one. Bisection."""
     low, high = first + 1, trees.branch_offsets[item + 1] - trees.branch_offsets[item]
     while low < high:
         middle = (low + high + 1) // 2
@@ -165,7 +165,8 @@ def _last_run(trees: ItemTrees, is_kept: BoolArray, item: int, first: int, most:
 def _greatest_depth(
     trees: ItemTrees, is_kept: BoolArray, item: int, first: int, stop: int, most: tuple[int, int, int]
 ) -> int:
-    """The greatest depth at which these branches fit, each with a loss token that it has; 0 for none. Bisection."""
+    """Find the greatest depth at which these branches fit, each with a loss token that it has; 0 for none.
+    Bisection."""
     if _fit(trees, is_kept, item, first, stop, _WHOLE, most):
         return _WHOLE
     low, high = _ONE, _ONE

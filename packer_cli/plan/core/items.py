@@ -27,7 +27,7 @@ from packer_cli.plan.core.types import WHOLE, Int64Array, ItemPieces, PieceTrees
 
 
 def whole_items(trees: ItemTrees) -> ItemPieces:
-    """A piece for each item of a store, all of it, in the order of its rows. O(segments)."""
+    """Make a piece for each item of a store, all of it, in the order of its rows. O(segments)."""
     num = len(trees.kinds)
     pieces = empty_pieces(num)
     pieces.sample[:] = np.arange(num)
@@ -38,7 +38,7 @@ def whole_items(trees: ItemTrees) -> ItemPieces:
 
 
 def measure_pieces(trees: ItemTrees, pieces: ItemPieces) -> ItemPieces:
-    """The pieces with their numbers counted anew, from their branches and depths. O(segments of their items)."""
+    """Count the numbers of pieces anew, from their branches and depths. O(segments of their items)."""
     found = ItemPieces.of({name: values.copy() for name, values in pieces.columns().items()})
     measure(for_kernels(trees), found.sample, found.length, found.trees)
     return found
@@ -57,7 +57,7 @@ def piece_branches(trees: ItemTrees, pieces: ItemPieces) -> tuple[Int64Array, In
 
 
 def select_items(trees: ItemTrees, items: NDArray[np.integer]) -> ItemTrees:
-    """These items (int[k]) alone, in this order."""
+    """Select these items (int[k]) alone, in this order."""
     (segment_offsets, segments), (branch_offsets, branches) = (
         (offsets_of(sizes), expand(offsets[items], sizes))
         for offsets in (trees.segment_offsets, trees.branch_offsets)
@@ -75,7 +75,7 @@ def select_items(trees: ItemTrees, items: NDArray[np.integer]) -> ItemTrees:
 
 
 def empty_pieces(num: int) -> ItemPieces:
-    """Pieces to be written to, none of which is cut."""
+    """Make pieces to be written to, none of which is cut."""
     narrow, wide = np.zeros((7, num), dtype=np.int32), np.zeros((2, num), dtype=np.int64)
     pieces = ItemPieces(samples=narrow[0], start=narrow[1], length=narrow[2], trees=PieceTrees(*narrow[3:], *wide))
     pieces.trees.depth[:] = WHOLE
@@ -83,7 +83,7 @@ def empty_pieces(num: int) -> ItemPieces:
 
 
 def for_kernels(trees: ItemTrees) -> ItemTrees:
-    """The items of a store as kernels take them."""
+    """Convert the items of a store to read-only arrays, as kernels take them."""
     return ItemTrees._make(read_only(np.ascontiguousarray(values)) for values in trees)
 
 

@@ -71,7 +71,7 @@ def weighted_samples(
     lengths: NDArray[np.integer] | None = None,
     among: Int32Array | None = None,
 ) -> Int32Array | None:
-    """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
+    """Choose the sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
 
     A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
     A source of t tokens that is to give u tokens gives each sample u // t times, and samples in the order of a draw
@@ -142,7 +142,7 @@ def _in_tokens(
 def num_weighted(
     sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None = None
 ) -> float:
-    """About how many samples an epoch has. O(n)."""
+    """Estimate the number of samples of an epoch. O(n)."""
     weights = _in_tokens(sources, weights, lengths)
     counts = np.zeros(len(weights), dtype=np.int64)
     for first in range(0, len(sources), _BLOCK):
@@ -157,7 +157,7 @@ def num_weighted(
 
 
 def _repeated(times: Int32Array) -> Int32Array:
-    """Each number i `times[i]` times, block by block, to need no other array."""
+    """Repeat each number i `times[i]` times, block by block, to need no other array."""
     chosen = np.empty(int(times.sum(dtype=np.int64)), dtype=np.int32)
     stop = 0
     for first in range(0, len(times), _BLOCK):

@@ -94,7 +94,7 @@ class Samples:
         return self.sources is None or {*self.weights} <= ONCE
 
     def drawn(self, number: int, seed: int) -> Self:
-        """This many of those to plan, drawn evenly over the lengths. O(n log n)."""
+        """Draw this many of the samples to plan, evenly over the lengths. O(n log n)."""
         own = self.alone()
         if own.num_samples <= number:
             return own
@@ -104,7 +104,7 @@ class Samples:
         return replace(own, among=np.sort(order[places]).astype(np.int32)).alone()
 
     def chosen(self, seed: int) -> Int32Array | None:
-        """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
+        """Choose the sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
         if self.sources is None or {*self.weights} <= ONCE:
             return self.among
         return weighted_samples(self.sources, self.weights, seed, self.lengths, self.among)
@@ -118,7 +118,7 @@ class Samples:
         return num_weighted(self.sources[among], self.weights, self.lengths[among])
 
     def sizes(self, limits: Sequence[int] = ()) -> Int32Array:
-        """int32[n]: what each takes of a capacity; of flat samples their lengths."""
+        """Compute the tokens that each sample takes of a capacity, the lengths of flat samples: int32[n]."""
         return self.lengths
 
     def saved(self) -> TreeFigures | None:
@@ -132,7 +132,7 @@ class Samples:
         return Cut(samples=self, rule=rule, chosen=chosen, pieces=pieces)
 
     def epoch_sizes(self, seed: int, limits: Sequence[int] = ()) -> Int32Array:
-        """int32[m]: what each of `chosen` takes of a capacity; of flat samples their lengths."""
+        """Compute the tokens that each of `chosen` takes of a capacity, the lengths of flat samples: int32[m]."""
         chosen, sizes = self.chosen(seed), self.sizes(limits)
         return sizes if chosen is None else sizes[chosen]
 
@@ -159,7 +159,7 @@ class Cut:
         return ids_of(is_over)
 
     def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
-        """The kind of a sample, its number of branches, and its needs (`Pieces.needs`)."""
+        """Return the kind of a sample, its number of branches, and its needs (`Pieces.needs`)."""
         return SAMPLE, 1, (int(self.samples.lengths[sample]),)
 
     def lost(self) -> Lost:
@@ -213,7 +213,7 @@ def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) 
 
 
 def pieces_to_plan(samples: Samples, rule: SizeRule, seed: int) -> Pieces:
-    """The pieces to pack, of samples of which only the lengths are known.
+    """Make the pieces to pack, of samples of which only the lengths are known.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `error`.
@@ -222,7 +222,7 @@ def pieces_to_plan(samples: Samples, rule: SizeRule, seed: int) -> Pieces:
 
 
 def require_pieces(cut: Cut) -> Pieces:
-    """The pieces to pack. Raises RunError if there are none, or a sample is too long under `error`."""
+    """Return the pieces to pack. Raises RunError if there are none, or a sample is too long under `error`."""
     samples, rule = cut.samples, cut.rule
     if rule.overflow == "error" and len(cut.over):
         longest = int(samples.sizes(rule.limits)[cut.over].max())

@@ -34,7 +34,7 @@ class StepRules:
     curriculum_share: float = 1.0
     """Most of the iterations that the curriculum takes first of those it could, so that some are left to mix."""
     mix: StepMix = "alternate"
-    """Which iterations share a step."""
+    """The choice of iterations that share a step."""
     longest_first: bool = False
     """A step runs its micro-batches by falling work, so that a pipeline has fewer bubbles."""
     evens_steps: bool = False
@@ -148,7 +148,7 @@ def _order_of_steps(step: Int64Array, epoch: int, state: UInt64Array) -> tuple[I
 
 
 def _steps(tokens: Int64Array, target: int) -> Int64Array:
-    """Step of each iteration: a step ends when another iteration would take it further from the target."""
+    """Find the step of each iteration: a step ends when another iteration would take it further from the target."""
     steps = np.zeros(len(tokens), dtype=np.int64)
     step = total = 0
     for i, more in enumerate(tokens.tolist()):

@@ -22,14 +22,14 @@ class Stream(IntEnum):
     """The purpose of a random stream. Each has its own number; changing one would change the bytes of plans."""
 
     WEIGHTS = 1
-    """Which samples an epoch repeats once more."""
+    """The samples that an epoch repeats once more."""
     PACKING = 2
     BALANCE = 3
     """The order of a group's packs before they are sorted."""
     ORDER = 4
     """The order of an epoch's iterations."""
     RANKS = 5
-    """Which rank gets which pack of an iteration."""
+    """The ranks of the packs of an iteration."""
     REFERENCE = 6
     """The uniform order that displacement is measured against."""
     CUT = 7

@@ -24,14 +24,15 @@ BoolArray = NDArray[np.bool_]
 
 
 def read_only(values: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view. Numba compiles a kernel separately for these, so all its callers should pass one kind."""
+    """Make a read-only view. Numba compiles a kernel separately for these, so all its callers should pass one kind."""
     view = values.view()
     view.flags.writeable = False
     return view
 
 
 def as_ids(values: NDArray[np.integer]) -> Int32Array:
-    """Numbers of pieces, packs or iterations as kernels take them (int32[n]); the same array if it is of that type."""
+    """Convert numbers of pieces, packs or iterations to the type of kernels (int32[n]); the same array if it has that
+    type."""
     return np.asarray(values, dtype=np.int32)
 
 
@@ -45,7 +46,8 @@ def begins_run(*keys: NDArray[Any]) -> BoolArray:
 
 
 def blocks_of(offsets: Int64Array, size: int) -> Iterator[slice]:
-    """Consecutive parts of p packs or iterations (offsets int64[p+1]), of at most so many members or one of them."""
+    """Yield consecutive parts of p packs or iterations (offsets int64[p+1]), of at most so many members or one of
+    them."""
     first = 0
     while first < len(offsets) - 1:
         stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + size, side="right")) - 1)
@@ -63,7 +65,7 @@ FILLER = -1
 
 
 class PieceTrees(NamedTuple):
-    """What m pieces of items are: some consecutive branches of an item, each perhaps cut at a depth.
+    """The branches of m pieces of items: some consecutive branches of an item, each perhaps cut at a depth.
 
     Those of flat samples (`SAMPLE`) are as in a plan without items, by `Pieces.start` and `Pieces.length`.
     """
@@ -111,7 +113,7 @@ class Pieces:
         return (self.length,)
 
     def sizes(self, limits: Sequence[int]) -> Int32Array:
-        """int32[m]: what each takes of a capacity, where all `Plan.limits` are one. O(m)."""
+        """Compute the tokens that each piece takes of a capacity, where all `Plan.limits` are one: int32[m]. O(m)."""
         found = self.length
         for need, percent in zip(self.needs[1:], limits, strict=False):
             share = np.minimum(-(-100 * need.astype(np.int64) // percent), 2**31 - 1)
@@ -133,7 +135,7 @@ class Pieces:
         return np.diff(packs.offsets)
 
     def take(self, chosen: NDArray[np.integer] | slice) -> Self:
-        """These pieces, in this order (int[k])."""
+        """Select these pieces, in this order (int[k])."""
         return self.of({name: values[chosen] for name, values in self.columns().items()})
 
     @property
@@ -269,7 +271,7 @@ class Schedule:
         return int(self.iteration_step[-1]) + 1 if len(self.iteration_step) else 0
 
     def step_of_packs(self, num_packs: int) -> Int64Array:
-        """The step of each pack (int64[p]); 0 of those that it does not run. O(slots)."""
+        """Find the step of each pack (int64[p]); 0 of packs that the schedule does not run. O(slots)."""
         step = np.zeros(num_packs + 1, dtype=np.int64)  # FILLER is -1, the last one.
         step[self.slot_pack] = self.iteration_step[self.slot_iteration]
         return step[:-1]
@@ -284,7 +286,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Delays:
-    """Where a plan runs pieces at another step than a stream would bring them (WLB-LLM)."""
+    """The delays of pieces that a plan runs at another step than a stream would bring them (WLB-LLM)."""
 
     arrival: Int64Array
     """int64[m]: the step in which each piece arrives."""
@@ -319,7 +321,7 @@ class Plan:
     is_padded: bool = False
     """Whether a pack is a batch whose samples are padded to its longest: a baseline, which is never written."""
     delays: Delays | None = None
-    """Of epoch 0; None where no stream is planned from, and for a plan that was read."""
+    """Delays of epoch 0; None where no stream is planned from, and for a plan that was read."""
 
     @property
     def replicas(self) -> dict[Layout, Int32Array]:
@@ -336,5 +338,5 @@ class Plan:
         return found
 
     def slot_gpus(self, schedule: Schedule) -> Int64Array:
-        """GPUs of each slot's replica (int64[k])."""
+        """Count the GPUs of each slot's replica (int64[k])."""
         return np.array([group.num_gpus for group in self.groups], dtype=np.int64)[schedule.slot_group]
