@@ -45,7 +45,7 @@ class Steps(IterableDataset):
         self.dataset.set_epoch(self.dataset.epoch + 1)
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Saved in Composer's checkpoints. Nothing is read ahead, so the data set knows the place."""
+        """Return the state for Composer's checkpoints. Nothing is read ahead, so the data set knows the place."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -54,17 +54,17 @@ class Steps(IterableDataset):
 
 
 def split_batch(step: list[Microbatch], microbatch_size: int | float) -> Sequence[Microbatch]:
-    """The rows of a step, which already are microbatches."""
+    """Return the rows of a step, which already are microbatches."""
     return step
 
 
 def num_rows(batch: list[Microbatch] | Microbatch) -> int:
-    """The rows of a step, or 1 for one of its rows; Composer needs both."""
+    """Count the rows of a step, or 1 for one of its rows; Composer needs both."""
     return len(batch) if isinstance(batch, list) else 1
 
 
 def num_tokens(batch: list[Microbatch] | Microbatch) -> dict[str, int]:
-    """The tokens by which Composer weights rows (`loss_generating`), and all that it counts."""
+    """Count the tokens by which Composer weights rows (`loss_generating`), and all that it counts."""
     rows = batch if isinstance(batch, list) else [batch]
     return {
         "total": sum(row["input_ids"].numel() for row in rows),
@@ -93,7 +93,7 @@ class PackedModel(ComposerModel):
         return total / max(batch["num_loss_tokens"], 1)
 
     def eval_forward(self, batch: Microbatch, outputs: torch.Tensor | None = None) -> torch.Tensor:
-        """The same, for evaluation."""
+        """Return the outputs for evaluation, which Composer may have already."""
         return self(batch) if outputs is None else outputs
 
 
@@ -120,7 +120,7 @@ class ClipAndReport(Callback):
 
 
 def newest_checkpoint(folder: Path) -> str:
-    """The last one; Composer names a file when it is complete."""
+    """Find the last checkpoint; Composer names a file when it is complete."""
     found = list(folder.glob("step-*.pt"))
     if not found:
         raise SystemExit(f"no checkpoint in {folder}: start without --resume")

@@ -30,7 +30,7 @@ class Print(lightning.Callback):
         pl_module.log("grad_norm", grad_norm(pl_module, 2)["grad_2.0_norm_total"])
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Called on each rank."""
+        """Print a step on the first rank; Lightning calls this on each."""
         logs = trainer.callback_metrics
         if trainer.is_global_zero:
             print(

@@ -34,7 +34,7 @@ class PackedDocuments(Dataset):
         return self.num_samples
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
-        """As SFTDataset gives them: labels and loss mask one token earlier, and borders of a fixed number."""
+        """Return a pack as SFTDataset does: labels and loss mask one token earlier, and borders of a fixed number."""
         pack = idx % (len(self.borders) - 1)
         begin, end = self.borders[pack], self.borders[pack + 1]
         samples, masks = self.tokens[begin:end], self.masks[begin:end]

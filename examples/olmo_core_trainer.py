@@ -102,11 +102,11 @@ class PackedDataLoader(TextDataLoaderBase):
         }
 
     def get_mock_batch(self) -> dict[str, Any]:
-        """The last step of the epoch, for the dry run: a loaded state may be past the first."""
+        """Return the last step of the epoch, for the dry run: a loaded state may be past the first."""
         return self._stack([self.dataset[i] for i in self.steps[-1]])
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch returned. OLMo-core saves it with the trainer."""
+        """Return the place after the last batch returned. OLMo-core saves it with the trainer."""
         done = self.batches_processed
         following = self.steps[done][0] if done < len(self.steps) else len(self.dataset)
         return {"epoch": self._epoch, "batches_processed": done, "dataset": self.dataset.state_dict(following)}
@@ -150,7 +150,7 @@ class Report(Callback):
         self.start = time.perf_counter()
 
     def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
-        """The metrics of a step, reduced over ranks."""
+        """Print the metrics of a step, reduced over ranks."""
         if get_rank() == 0 and "train/CE loss" in metrics:
             rate = self.trainer.global_batch_size / (time.perf_counter() - self.start)
             self.start = time.perf_counter()

@@ -1,4 +1,5 @@
-"""What `pipeline_parallel.py` and `unlike_pipelines.py` share: a tiny decoder in stages, and their 1F1B schedule."""
+"""The parts that `pipeline_parallel.py` and `unlike_pipelines.py` share: a tiny decoder in stages, and a 1F1B
+schedule."""
 
 from collections import deque
 from typing import Any
@@ -63,7 +64,7 @@ class Decoder(nn.Module):
 
 
 def stage_layers(stage: int, num_stages: int) -> range:
-    """The layers of a stage."""
+    """Find the numbers of the layers of a stage."""
     return range(LAYERS * stage // num_stages, LAYERS * (stage + 1) // num_stages)
 
 

@@ -57,7 +57,7 @@ class Decoder(torch.nn.Module):
 
 
 def loss_fn(pred: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The sum of the losses. Labels are shifted already."""
+    """Sum up the losses. Labels are shifted already."""
     return F.cross_entropy(pred.float().flatten(0, -2), labels, ignore_index=IGNORE_INDEX, reduction="sum")
 
 
@@ -123,7 +123,8 @@ class Trainer:
             print(f"step {self.step} loss {totals[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
 
     def states(self) -> dict[str, Any]:
-        """What torchtitan's CheckpointManager saves; the data set and the trainer have their own state_dict."""
+        """Return the states that torchtitan's CheckpointManager saves; the data set and the trainer have their own
+        state_dict."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {"model": model, "optimizer": optimizer, "dataloader": self.dataset, "train_state": self}
 
@@ -139,7 +140,7 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The trainer's own counter."""
+        """Return the trainer's own counter."""
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class Print(TrainerCallback):
     """Prints each step."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
-        """Called on each rank."""
+        """Print the log on the first rank; the Trainer calls this on each."""
         if "loss" in logs and state.is_world_process_zero:
             print(
                 f"step {state.global_step} loss {logs['loss']:.6f} grad_norm {logs['grad_norm']:.6f} "

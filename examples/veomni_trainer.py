@@ -30,22 +30,23 @@ class PackedDataLoader:
         self.collate = collate
 
     def __len__(self) -> int:
-        """Steps of the epoch."""
+        """Count the steps of the epoch."""
         return len({self.dataset.step_of(iteration) for iteration in range(len(self.dataset))})
 
     def __iter__(self) -> Iterator[list[Microbatch]]:
-        """The rest of the epoch."""
+        """Yield the rest of the epoch."""
         for step in packed_steps(self.dataset):
             keys = ("input_ids", "labels", "position_ids")
             yield [self.collate([{key: batch[key][0] for key in keys}]) for batch in step.batches]
 
     def set_epoch(self, epoch: int) -> None:
-        """Called before each epoch; keeps the place if a state within the epoch was loaded."""
+        """Start an epoch, or keep the place if a state within it was loaded; the trainer calls this before each
+        epoch."""
         if epoch != self.dataset.epoch:
             self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last step returned; nothing is read ahead."""
+        """Return the place after the last step returned; nothing is read ahead."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
