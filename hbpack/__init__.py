@@ -19,5 +19,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What users import."""
+    """List the names that users import."""
     return dir(packer_cli)

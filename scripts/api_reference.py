@@ -1,4 +1,4 @@
-"""What the API says of itself, out of docstrings and config models: the types of its options, and its reference."""
+"""The generated parts of the API, out of docstrings and config models: the types of its options, and its reference."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SECTIONS = {
     "Other options": (WorkersConfig, BoundConfig, RepeatConfig, TrainConfig),
 }
 RESULTS = (Iterations, Iteration, MicroBatch, Stats, Comparison, Simulation, Report, Chart)
-"""What functions and methods give."""
+"""Results of functions and methods."""
 LOADER = [
     f"packer_cli.loader{name}"
     for name in (
@@ -71,13 +71,13 @@ LOADER_INTRO = (
 )
 PATHS = {"chat_template", "model", "profile", "tokenizer"}
 OBJECTS = {"strategy": {"Strategy"}, "packing": {"PackingAlgorithm", "Callable[..., Any]"}}
-"""What may be given as an object, too."""
+"""Types that may be given as an object, too."""
 TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
 MARK = "<!-- The rest is generated from the docstrings by `make docs`. -->\n"
 
 
 def api_options() -> str:
-    """The options as typed dictionaries, for editors and mypy."""
+    """Write the options as typed dictionaries, for editors and mypy."""
     lines = [
         '"""The options of the API, for editors and mypy: generated from `packer_cli.config` by `make docs`."""',
         "",
@@ -104,7 +104,7 @@ def api_options() -> str:
 
 
 def api_page(path: Path) -> str:
-    """The guide as it is, then the reference. Raises ValueError for something public without a docstring."""
+    """Write the guide as it is, then the reference. Raises ValueError for something public without a docstring."""
     guide, mark, _ = path.read_text(encoding="utf-8").partition(MARK)
     public = [getattr(packer_cli, name) for name in packer_cli.__all__ if not name.startswith("__")]
     functions = [each for each in public if inspect.isfunction(each)]
@@ -127,7 +127,7 @@ def api_page(path: Path) -> str:
 
 
 def checks_of_packages() -> list[Any]:
-    """The functions of `testing`."""
+    """Describe the functions of `testing`."""
     from packer_cli import testing
 
     return [
@@ -138,7 +138,7 @@ def checks_of_packages() -> list[Any]:
 
 
 def loader_page() -> str:
-    """What training imports. Raises ValueError for something public without a docstring."""
+    """Write the part that training imports. Raises ValueError for something public without a docstring."""
     lines = ["# The loader's Python reference", "", *textwrap.wrap(LOADER_INTRO, 119)]
     for module, names in loader_names().items():
         lines += ["", f"## {module}"]
@@ -155,7 +155,7 @@ def loader_page() -> str:
 
 
 def loader_names() -> dict[str, list[str]]:
-    """Module -> what users import from it."""
+    """List by module the names that users import from it."""
     found = {}
     for module in LOADER:
         loaded = importlib.import_module(module)
@@ -169,7 +169,7 @@ def _function(function: Any) -> list[str]:
 
 
 def _class(made: type, *, is_made: bool = False) -> list[str]:
-    """A class and its members.
+    """Describe a class and its members.
 
     Args:
         is_made: users call it, so that its arguments count.
@@ -193,7 +193,7 @@ def _documented(thing: Any) -> list[str]:
 
 
 def own_options(model: type[BaseModel]) -> dict[str, tuple[str, str, str]]:
-    """The options that a model adds to those of its bases: name -> type, default, description."""
+    """Find the options that a model adds to those of its bases: name -> type, default, description."""
     inherited = {name for base in model.__bases__ for name in getattr(base, "model_fields", {})}
     schema = model.model_json_schema(mode="validation")["properties"]
     options = {}
@@ -222,7 +222,7 @@ def _types(schema: dict[str, Any]) -> list[str]:
 
 
 def _call(function: Any) -> str:
-    """How a function is called: its own parameters, and `**options` for those of the models."""
+    """Write the call of a function: its own parameters, and `**options` for the parameters of the models."""
     own = inspect.signature(inspect.unwrap(function), follow_wrapped=False).parameters.values()
     words = []
     for each in own:
@@ -252,7 +252,7 @@ def _members(made: type) -> Iterator[tuple[str, list[str]]]:
 
 
 def _field_texts(made: type) -> dict[str, list[str]]:
-    """The docstrings below the fields of a class."""
+    """Find the docstrings below the fields of a class."""
     if not is_dataclass(made):
         return {}
     found = re.findall(r'^    (\w+): [^\n]+\n    """(.*?)"""', inspect.getsource(made), re.DOTALL | re.MULTILINE)
@@ -260,7 +260,7 @@ def _field_texts(made: type) -> dict[str, list[str]]:
 
 
 def _described(thing: Any) -> list[str]:
-    """A docstring as Markdown: the items of its sections become a list; code and tables become blocks."""
+    """Write a docstring as Markdown: the items of its sections become a list; code and tables become blocks."""
     lines: list[str] = []
     for language, part in _parts(inspect.getdoc(thing) or ""):
         if language:
@@ -283,7 +283,7 @@ _RULE = re.compile(r"=+( +=+)+")
 
 
 def _parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
-    """The lines of a docstring in turns: text with an empty language, and code or tables with theirs."""
+    """Divide the lines of a docstring in turns: text with an empty language, and code or tables with theirs."""
     lines = docstring.splitlines()
     text: list[str] = []
     at = 0
@@ -312,7 +312,7 @@ def _parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _formatted(code: str) -> str:
-    """As `ruff format` has it."""
+    """Format code as `ruff format` does."""
     words = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "option_types.py", "-"]
     root = Path(__file__).parent.parent
     return subprocess.run(words, input=code, capture_output=True, text=True, check=True, cwd=root).stdout

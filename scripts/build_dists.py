@@ -40,7 +40,7 @@ def copy_loader(folder: Path) -> None:
 
 
 def _project_file() -> str:
-    """The project file of the loader: that of hbpack with another name and fewer dependencies."""
+    """Make the project file of the loader: that of hbpack with another name and fewer dependencies."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     version = re.search(r'__version__ = "(.+)"', (ROOT / "packer_cli" / "version.py").read_text(encoding="utf-8"))
     assert version

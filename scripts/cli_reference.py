@@ -47,7 +47,7 @@ _REQUIRED = " [required]"
 
 
 def cli_reference() -> str:
-    """The page."""
+    """Write the page."""
     commands = {name: _command(name) for name in COMMANDS}
     shared = _shared(commands.values())
     named = Counter(each.opts[0] for command in commands.values() for each in command.options)
@@ -123,7 +123,7 @@ def _link(option: Option) -> str:
 
 
 def _in_full(option: Option, anchor: str = "", *, is_shared: bool = False) -> list[str]:
-    """An option with its story, as an item of a list."""
+    """Describe an option with its story, as an item of a list."""
     text = _text(option) if is_shared else _short(option)
     lines = _wrapped(f"- {anchor}{_term(option)}: {text}")
     for part in option.story.split("\n\n") if option.story else []:

@@ -86,7 +86,7 @@ def legend(x: float, y: float, entries: Mapping[str, str]) -> list[str]:
 
 
 def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """A figure on a card of its own, so that it is readable on any page. The title is what screen readers say."""
+    """Draw a figure on a card of its own, so that it is readable on any page. The title is what screen readers say."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">'
     card = rect(0.5, 0.5, width - 1, height - 1, "card", 8)
     return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", card, *parts, "</svg>", ""])
@@ -96,7 +96,7 @@ def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 
 
 def flow() -> str:
-    """What hbpack does, from the corpus to the trainer."""
+    """Draw the way of hbpack from the corpus to the trainer."""
     stages = [
         ("corpus", "text, chats,", "or tokens"),
         ("tokens", "ids and loss", "masks, Arrow"),
@@ -127,7 +127,7 @@ def flow() -> str:
 
 
 def share_of_work(samples: Int32Array) -> str:
-    """How samples, tokens and attention are distributed over lengths."""
+    """Draw the distribution of samples, tokens and attention over lengths."""
     borders = [0, 1024, 4096, SHORT, LONG + 1]
     names = ["up to 1K", "1K to 4K", "4K to 16K", "16K to 128K"]
     values = samples.astype(np.float64)
@@ -143,7 +143,7 @@ def share_of_work(samples: Int32Array) -> str:
 
 
 def stacked(x: float, y: float, width: float, height: float, shares: Mapping[str, float]) -> list[str]:
-    """A bar of parts, each with its share where there is room for it."""
+    """Draw a bar of parts, each with its share where there is room for it."""
     parts = []
     for kind, share in shares.items():
         parts.append(rect(x, y, width * share, height, f"{kind} gap"))
@@ -152,7 +152,7 @@ def stacked(x: float, y: float, width: float, height: float, shares: Mapping[str
 
 
 def rows_of(plan: Plan, schedule_iteration: int) -> list[list[int]]:
-    """The lengths of the samples of each row of an iteration, longest first."""
+    """List the lengths of the samples of each row of an iteration, longest first."""
     schedule = plan.epochs[0]
     packs = schedule.slot_pack[schedule.slot_iteration == schedule_iteration]
     offsets = plan.packs.offsets
@@ -180,7 +180,7 @@ def iteration(naive: Plan, balanced: Plan) -> str:
 
 
 def row_of_samples(x: float, y: float, width: float, row: list[int]) -> list[str]:
-    """A row, longest sample first; the short ones are too thin to draw one by one."""
+    """Draw a row, longest sample first; the short ones are too thin to draw one by one."""
     parts = []
     kinds = np.searchsorted([1024, 4096, SHORT], row)
     for kind in (3, 2, 1, 0):
@@ -192,7 +192,7 @@ def row_of_samples(x: float, y: float, width: float, row: list[int]) -> list[str
 
 
 def middle_out(plan: Plan) -> Sequence[int]:
-    """Iterations from the middle of the epoch on, as its ends are special."""
+    """Take iterations from the middle of the epoch on, as its ends are special."""
     num = plan.epochs[0].num_iterations
     return range(num // 2, num)
 
@@ -203,7 +203,7 @@ def is_long(rows: list[list[int]]) -> bool:
 
 
 def where_time_goes(plans: Mapping[str, Plan]) -> str:
-    """The share of GPU time that each part of an epoch takes, beside the time of the slowest plan."""
+    """Draw the share of GPU time that each part of an epoch takes, beside the time of the slowest plan."""
     model = analytic_model(LLAMA_8B, parse_gpu("h100"), NUM_GPUS)
     kinds = {"compute": "work", "recompute": "again", "communication": "talk", "waiting": "wait"}
     epochs = {name: simulate(plan, model) for name, plan in plans.items()}

@@ -84,7 +84,7 @@ class RecordSchema(GenerateJsonSchema):
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """Those of the fields of a dataclass and its bases."""
+    """Find the docstrings of the fields of a dataclass and its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if is_dataclass(base):
@@ -101,7 +101,7 @@ def json_schema(model: Any, title: str) -> str:
 
 
 def config_schema() -> str:
-    """Of a `--config` file: option names with `-` or `_`, and the options that decide no bytes."""
+    """Make the schema of a `--config` file: option names with `-` or `_`, and the options that decide no bytes."""
     schema = PackConfig.model_json_schema(mode="validation")
     properties = dict(schema["properties"])
     properties["schema"] = properties.pop("record_schema")

@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _licences(modules: Path) -> str:
-    """The licences of the libraries and of all that they depend on; equal ones once."""
+    """Read the licences of the libraries and of all that they depend on; equal ones once."""
     by_text: dict[str, list[str]] = {}
     for name in sorted(_held(modules)):
         package = json.loads((modules / name / "package.json").read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ def _licences(modules: Path) -> str:
 
 
 def _held(modules: Path) -> set[str]:
-    """The libraries and what they depend on."""
+    """List the libraries and what they depend on."""
     held: set[str] = set()
     waiting = list(VERSIONS)
     while waiting:
