@@ -84,6 +84,7 @@ dist: $(VENV)/.dev  ## Build both distributions in dist/, and try them in enviro
 check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format, lint, types, docs, generated files
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/python scripts/docstrings.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet --doctest-modules packer_cli
 	$(BIN)/python scripts/generate.py --check
