@@ -236,10 +236,10 @@ class Candidate:
     sp_size: int
     checkpoint_layers: int
     seconds: float | None
-    """An iteration; None if it does not fit."""
+    """Seconds of an iteration; None if it does not fit."""
     seconds_per_token: float | None
     memory_bytes: float | None
-    """Of a GPU; None if it was not measured."""
+    """Memory of a GPU; None if it was not measured."""
     fits: bool
     measured: bool
     """Whether the figures are measured, and not predicted."""
@@ -255,7 +255,7 @@ class FoundGroups(GroupChoice):
 
 
 def found_groups(choice: Choice, record: GroupChoice) -> FoundGroups:
-    """The record of a choice with its candidates: one per length and SP degree, by length."""
+    """Join the record of a choice with its candidates: one per length and SP degree, by length."""
     best = best_settings(choice.settings)
     fastest = min(best.values(), key=lambda setting: setting.speed)
 

@@ -186,7 +186,7 @@ class _OfGroup:
     lengths: Int32Array
     """int32[m], length of every piece, or the size of an item, aligned as the group says."""
     items: ItemNeeds | None
-    """Those of trees, all pieces; None of flat samples, whose work follows from their lengths."""
+    """Needs of all pieces of items; None for flat samples, whose work follows from their lengths."""
 
     @property
     def capacity(self) -> int:
