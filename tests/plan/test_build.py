@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.build import build_plan
+from packer_cli.plan.core import mixture as mixture_module
 from packer_cli.plan.core import pieces as pieces_module
-from packer_cli.plan.core import samples as samples_module
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.mixture import weighted_samples
@@ -224,7 +224,7 @@ def test_weights_that_ask_for_too_many_samples(monkeypatch):
     )
     with pytest.raises(RunError, match=message):
         weighted_samples(sources, [1e12, 2.0], seed=0)
-    monkeypatch.setattr(samples_module, "MOST_PIECES", 95)
+    monkeypatch.setattr(mixture_module, "MOST_PIECES", 95)
     assert len(weighted_samples(sources, [2.5, 2.0], seed=0)) == 95
     with pytest.raises(RunError, match=r"about 1.02e\+03 samples an epoch out of 40"):
         weighted_samples(sources, [TokenShare(1000), 2.0], seed=0, lengths=np.ones(40, dtype=np.int32))
