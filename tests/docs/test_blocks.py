@@ -74,16 +74,11 @@ BLOCKS = {page: read_blocks(page) for page in pages()}
 
 
 TRAIN = "docs/train.md"
-"""Each trainer at its shortest, which every run of the tests tries."""
+"""The page of each trainer at its shortest."""
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        page if page == TRAIN else pytest.param(page, marks=pytest.mark.slow)
-        for page in sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL})
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL}))
 def test_the_blocks_of_a_page_run(page, scratch, programs, request):
     blocks = [block for block in BLOCKS[page] if not block.reason]
     if any("s3://" in block.source for block in blocks):
