@@ -117,5 +117,5 @@ def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> E
     firsts = {reject.line: reject for reject in reversed(encoded.rejects)}
     rejects = [each for each in encoded.rejects if each.line not in refused or each is firsts[each.line]]
     kept = np.flatnonzero(~np.isin(encoded.samples.lines, list(refused)))
-    samples = take_samples(encoded.samples, kept)
-    return replace(encoded, samples=samples, is_open=encoded.is_open[kept], rejects=rejects)
+    samples, items = take_samples(encoded.samples, kept), Items.of_samples(len(kept))
+    return replace(encoded, samples=samples, items=items, is_open=encoded.is_open[kept], rejects=rejects)
