@@ -82,8 +82,11 @@ def find_wrong_item(columns: Columns) -> int | None:
     _require_lists(columns)
     if _are_right(columns):
         return None
-    numbers = range(len(columns["item_kind"]))
-    return next(k for k in numbers if not _are_right(_take(columns, k)))
+    low, high = 0, len(columns["item_kind"])
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _are_right(_take(columns, low, middle)) else (low, middle)
+    return low
 
 
 def _require_lists(columns: Columns) -> None:
@@ -98,8 +101,8 @@ def _require_lists(columns: Columns) -> None:
         raise ValueError("its branches have other numbers of loss spans than its rows")
 
 
-def _take(columns: Columns, row: int) -> Columns:
-    rows = np.array([row])
+def _take(columns: Columns, first: int, stop: int) -> Columns:
+    rows = np.arange(first, stop)
     return {name: each.take(rows) if isinstance(each, Lists) else each[rows] for name, each in columns.items()}
 
 
