@@ -13,9 +13,9 @@ from packer_cli.config import WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import BusyError
-from packer_cli.format.constants import PLAN_NAME, VALIDATION
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.repair import write_command
+from packer_cli.shards.repair import what_writes_shards, write_command
 from packer_cli.verify import Report, Verifier, open_verifier
 
 
@@ -62,7 +62,11 @@ def _verify_validation(folder: Path, report: Report, engine: Engine, *, fast: bo
         report.add({VALIDATION: fault.what}, fault.remedy)
     elif header is None and sets_aside:
         report.not_checked.append(f"{VALIDATION}: whether it is of the same plan: {PLAN_NAME} cannot be read")
-    if not sets_aside or kind_of(own) != "ours" or (fault is not None and current_manifest(own) is None):
+    if not sets_aside or kind_of(own) != "ours":
+        return
+    if current_manifest(own) is None:
+        if fault is None:
+            report.add({f"{VALIDATION}/{MANIFEST_NAME}": "it is missing or damaged"}, what_writes_shards(folder))
         return
     found = _verify(own, engine, fast=fast, checks_store=False)
     for damage in found.damaged:

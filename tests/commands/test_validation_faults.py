@@ -174,6 +174,15 @@ class TestAPlan:
         words = (*GROUPS, "--algorithms", "bfs", "--workers", 1, "--json")
         assert json.loads(run(main, "compare", out, *words).stdout)["counts"]["samples"] == found["samples"]
 
+    def test_that_is_lost_with_a_manifest_has_the_remedy_that_makes_both(self, out):
+        (out / "plan.arrow").unlink()
+        (out / "validation/hbpack.json").unlink()
+        report = json.loads(run(main, "verify", out, "--json").stdout)
+        repairs = {damage["file"]: damage["repair"] for damage in report["damaged"]}
+        assert repairs.keys() == {"plan.arrow", "validation/hbpack.json"}
+        assert all("hbpack pack again" in each for each in repairs.values()), repairs
+        assert "validation_samples" not in report["checked"]
+
     def test_counts_what_it_left_out(self, chats, pack, tmp_path):
         out = tmp_path / "out"
         options = ("--groups", "64:1,128:1", "--overflow", "drop", "--validation", "30%")
