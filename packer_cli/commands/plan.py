@@ -36,7 +36,7 @@ from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.commands.validation_set import locked_validation, removing_validation
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
 from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import Resolved, refuse_rows_alone, resolve, validation_options
+from packer_cli.config.resolve import Resolved, refuse_path_limit, refuse_rows_alone, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
@@ -97,7 +97,10 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
             "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
             "output, or leave validation out"
         )
-    return plan_in_memory(samples, *_with_recorded(options, recorded))
+    config, given = _with_recorded(options, recorded)
+    if samples.unit == "sample" and "max_path_tokens" in given:
+        refuse_path_limit(config)
+    return plan_in_memory(samples, config, given)
 
 
 def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
@@ -115,7 +118,8 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
         checked = checked.changed(gpu_model=recorded.gpu_model)
     # For a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
-    read_index(source / TOKENS)
+    if read_index(source / TOKENS).unit == "sample" and "max_path_tokens" in given:
+        refuse_path_limit(config)
     with locked_output(folder):
         say_changes = None if recorded is None else partial(_say_changes, recorded, given, source)
         make_plan(config, checked, source, folder, say_changes)

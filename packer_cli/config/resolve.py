@@ -84,11 +84,17 @@ def options_for(given: PlanConfig, unit: str | None) -> PlanConfig:
     if unit is None or given.max_path_tokens is None:
         return given
     if "max_path_tokens" in given.names_given():
+        refuse_path_limit(given)
+    return given.for_samples()
+
+
+def refuse_path_limit(given: PlanConfig) -> None:
+    """Raise ConfigError for a limit on path tokens that was given for samples, which have none."""
+    if given.max_path_tokens is not None:
         raise ConfigError(
             f"--max-path-tokens {given.max_path_tokens} has no effect: no samples of this set share a prefix, so "
             "there are no path tokens to limit; leave it out"
         )
-    return given.for_samples()
 
 
 def resolve(given: PlanConfig) -> Resolved:
