@@ -1,4 +1,4 @@
-"""Which of several predicted plans to take, and why: in sentences, each of which rests on a figure of the table."""
+"""Advice on the predicted plan to take, and why: in sentences, each of which rests on a figure of the table."""
 
 from __future__ import annotations
 

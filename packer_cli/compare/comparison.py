@@ -74,7 +74,7 @@ class Comparison:
     @property
     @in_json
     def advice(self) -> str | None:
-        """Which strategy to take; None if the rows are no strategies or no epoch is predicted."""
+        """Strategy to take; None if the rows are no strategies or no epoch is predicted."""
         strategies = [row for row in self.rows if row.kind == "strategy"]
         return advice(strategies, self.attention_share, self.config.trainer, is_auto=self.group_choice is not None)
 

@@ -65,7 +65,7 @@ class RowFigures(PlanFigures):
     work_left_out: float = 0.0
     """Share of the samples' attention work that the plan does not do, since it cuts more of them than the options."""
     chosen: int = 0
-    """Which of the requests it is of."""
+    """Number of the request that the result is of."""
 
 
 def save_samples(samples: Samples, folder: Path) -> None:

@@ -207,7 +207,7 @@ class ArrayTask:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayIds:
-    """Which task this run is, as far as the command line or the scheduler says, and how the ids follow each other."""
+    """Number of the task that this run is, as the command line or the scheduler gives it, and the sequence of ids."""
 
     id: int
     num_tasks: int | None

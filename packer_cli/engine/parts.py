@@ -75,7 +75,7 @@ class Parts(Generic[Task]):
             repairs: the listing vouches for these very parts; it stays, and those that are damaged are replaced.
         """
         self.finished: dict[str, FinishedPart] = {}
-        """By name."""
+        """Finished parts, by name."""
         self.work = folder / work
         self._folder = folder
         self._listing = folder / listing

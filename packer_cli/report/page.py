@@ -30,7 +30,7 @@ class Section:
     charts: Hidden[tuple[Chart, ...]] = ()
     tables: Hidden[tuple[Table, ...]] = ()
     missing: str | None = None
-    """Which option adds what is left out here."""
+    """Option that adds the part that is left out here."""
 
     @property
     @in_json

@@ -30,7 +30,7 @@ _KINDS: Mapping[str, tuple[Callable[[Row], str | None], str, Callable[..., tuple
     "sample": (find_wrong_samples, "sample_ids", read_samples),
     "item": (find_wrong_items, "item_ids", read_items),
 }
-"""By the unit of a set: what finds a fault of a row, the ids in it of rows of the token store, and the reader."""
+"""Check of a row, its column with ids of rows of the token store, and the reader of its parts, by a set's unit."""
 
 
 @dataclass(frozen=True, kw_only=True)

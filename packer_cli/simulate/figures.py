@@ -82,9 +82,9 @@ class EpochFigures:
     """A predicted epoch and its groups."""
 
     overall: OverallFigures
-    """All of it."""
+    """Figures of the whole epoch."""
     groups: tuple[GroupFigures, ...]
-    """By group."""
+    """Figures of each group."""
     notes: tuple[str, ...]
     """For people."""
     warnings: tuple[str, ...]

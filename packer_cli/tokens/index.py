@@ -270,7 +270,7 @@ _RULES = {
     "sample": (find_wrong_spans, "loss spans of the sample"),
     "item": (find_wrong_item, "tree or the loss spans of the item"),
 }
-"""By the unit of a part: what finds a row that breaks a rule, and the words for that."""
+"""Function that finds a row that breaks a rule, and the words for that, by the unit of a part."""
 
 
 def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.RecordBatch]:

@@ -40,7 +40,7 @@ _BUFFERS = {
     "num_loss_tokens": ("num_loss_tokens", 1, np.int32),
     "line": ("line", 1, np.int64),
 }
-"""By name: the column that a buffer is of, its number there, and its type (None: that of the ids).
+"""Column of a buffer, its number there, and its type (None: the type of the ids), by name.
 
 Not every part has weights."""
 

@@ -150,7 +150,7 @@ LABELS = {
     "sync": "gradients and weights of a step",
     "steps": "end of a step",
 }
-"""By part, see `PARTS`."""
+"""Words for the parts of time, see `PARTS`."""
 
 
 def legend_of(parts: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Which samples share a row: packs as stacked bars (HBP's figure 1)."""
+"""Chart of the samples that share a row: packs as stacked bars (HBP's figure 1)."""
 
 from __future__ import annotations
 
