@@ -2,13 +2,13 @@
 
 numba takes NUMBA_CACHE_DIR, else `__pycache__` beside the source, else the user's cache folder. It tells that a kernel
 is outdated by the kernel's own file; but compiled code holds that of the kernels it calls too, from whatever file. So
-kernels lie one folder deeper, named by a stamp of all files that may hold any: where one of them changes, all are
-compiled again. The folders used last are kept, for those who go back and forth between versions.
+kernels lie one folder deeper, named by a stamp of all files that hold any, or what they compile: where one of them
+changes, all are compiled again. The folders used last are kept, for those who go back and forth between versions.
 
 Where none of the places can be written to, as in a container that runs an installed package as a user without a home,
 numba refuses to define a kernel. There a folder that is removed at exit takes their place: kernels are then compiled
 in each run, and if NUMBA_CACHE_DIR named the place, a warning says so. Workers inherit the choice by the environment.
-Price: 0.7 ms, without numba, whose import is slow.
+Price: 1.5 ms, without numba, whose import is slow.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-PLACES = (
-    "plan",
-    "format/sharding.py",
-    "corpus/readers/json_borders.py",
-    "tokens/content_hash.py",
-    "tokens/prefix_trees.py",
-)
-"""Files with kernels or what these compile, and folders that hold such, at any depth."""
+PLACES = ("plan", "corpus/readers/json_borders.py", "tokens/content_hash.py", "tokens/prefix_trees.py")
+"""Files with kernels, and folders that hold such, at any depth."""
+COMPILED = (
+    "format/ragged.py", "format/sharding.py", "format/trees.py",
+    "plan/core/attention_rates.py", "plan/core/cost.py", "plan/core/types.py",
+)  # fmt: skip
+"""Files without kernels whose functions, constants and records kernels compile."""
 
 _PREFIX = "hbpack-kernels-"
 KEPT = 4
@@ -68,18 +67,25 @@ def choose_cache() -> None:
 
 
 def _stamp() -> str:
-    """Hash the names, times and sizes of all files that may hold kernels."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    paths = [os.path.join(package, place) for place in PLACES]
-    found = []
-    while paths:
-        path = paths.pop()
-        if path.endswith(".py"):
-            about = os.stat(path)
-            found.append((path[len(package) :], about.st_mtime_ns, about.st_size))
-        elif os.path.isdir(path):
-            paths += [os.path.join(path, name) for name in os.listdir(path) if name != "__pycache__"]
+    """Hash the names, times and sizes of the files of kernels."""
+    found = [(name, about.st_mtime_ns, about.st_size) for name, path in files() for about in (os.stat(path),)]
     return hashlib.sha1(repr(sorted(found)).encode()).hexdigest()[:16]
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Yield the files of the package that hold kernels, or what these compile: their names in it, and their paths."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    names = [*PLACES]
+    while names:
+        name = names.pop()
+        path = os.path.join(package, name)
+        if os.path.isdir(path):
+            names += [f"{name}/{each}" for each in os.listdir(path) if each != "__pycache__"]
+        elif name.endswith(".py") and name not in COMPILED:
+            with open(path, "rb") as file:
+                if b"njit" in file.read():
+                    yield name, path
+    yield from ((name, os.path.join(package, name)) for name in COMPILED)
 
 
 def _places() -> Iterator[str]:

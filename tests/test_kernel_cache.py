@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+import packer_cli
 from packer_cli import kernels
 
 PACK = """
@@ -150,15 +152,61 @@ def test_shares_hold_all_kernels_of_a_plan(tmp_path: Path) -> None:
     assert run(WARMED, dict(os.environ), tmp_path) == ["True", "[]"]
 
 
-def test_the_places_are_those_that_hold_kernels(repo: Path) -> None:
-    found = set()
-    for path in (repo / "packer_cli").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        if "numba" in {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}:
-            inside = path.relative_to(repo / "packer_cli")
-            found |= {place for place in kernels.PLACES if inside.is_relative_to(place)} or {inside.as_posix()}
-    # One without numba: a kernel of the plan compiles its function.
-    assert found | {"format/sharding.py"} == set(kernels.PLACES)
+def test_the_stamp_is_of_all_that_kernels_compile(repo: Path) -> None:
+    """From each kernel through what it calls to constants and to records, of which the order of fields matters."""
+    package = repo / "packer_cli"
+    todo = [
+        (path, name)
+        for path in package.rglob("*.py")
+        if "njit" in path.read_text(encoding="utf-8")
+        for name, node in names_of(path).items()
+        if not isinstance(node, tuple) and "'njit'" in "".join(map(ast.dump, makers_of(node)))
+    ]
+    assert len(todo) > 100
+    seen = set[tuple[Path, str]]()
+    while todo:
+        path, name = todo.pop()
+        node = names_of(path).get(name)
+        if (path, name) in seen or node is None:
+            continue
+        if isinstance(node, tuple):
+            todo.append(node)
+            continue
+        seen.add((path, name))
+        for each in () if isinstance(node, ast.ClassDef) else ast.walk(node):
+            if isinstance(each, ast.Name):
+                todo.append((path, each.id))
+            elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
+                module = names_of(path).get(each.value.id)
+                todo += [(module[0], each.attr)] if isinstance(module, tuple) else []
+    stamped = sorted(name for name, _ in kernels.files())
+    assert stamped == sorted({path.relative_to(package).as_posix() for path, _ in seen})
+
+
+@cache
+def names_of(path: Path) -> dict[str, ast.stmt | tuple[Path, str]]:
+    """What a file defines; of what it imports from the package, the file and the name, of a module the file."""
+    found: dict[str, ast.stmt | tuple[Path, str]] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("packer_cli"):
+            folder = Path(packer_cli.__path__[0]).parent.joinpath(*str(node.module).split("."))
+            file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+            for each in node.names:
+                module = folder / f"{each.name}.py"
+                found[each.asname or each.name] = (module, "") if module.exists() else (file, each.name)
+        else:
+            stored = (
+                each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            )
+            found |= {each.id: node for each in stored if each.id not in found}
+    return found
+
+
+def makers_of(node: ast.stmt) -> list[ast.expr]:
+    """The decorators of a function; the value of an assignment."""
+    return node.decorator_list if isinstance(node, ast.FunctionDef) else [getattr(node, "value", None) or ast.Tuple()]
 
 
 LEAN = """
