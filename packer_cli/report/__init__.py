@@ -2,9 +2,10 @@
 
 ::
 
-    charts/             plans and lengths -> few numbers, a Vega-Lite specification, and a table that says the same
+    charts/             plans and lengths -> few numbers, which fill a specification, and a table that says the same
     advice.py           what is known of a set, and what to try next
-    build.py, page.py   sections -> HTML; template/: its template, style, script and look of charts; vendor/: Vega
+    build.py, page.py   sections -> HTML
+    template/           template, style and script of the page; Vega-Lite specifications of the charts; vendor/: Vega
 
 A figure is never computed here that another command shows: the page takes it from there.
 """

@@ -13,18 +13,17 @@ from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, as_in_text, length_stats
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.report.advice import Facts, PlanFacts, Prediction, next_steps
-from packer_cli.report.charts.balance import chart_of_series, chart_of_work, work_of_ranks
-from packer_cli.report.charts.base import Chart
+from packer_cli.report.charts.balance import Choice, chart_of_frontier, chart_of_series, chart_of_work, work_of_ranks
+from packer_cli.report.charts.base import Chart, evenly
 from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, describe, total_seconds
-from packer_cli.report.charts.frontier import Choice, chart_of_frontier
-from packer_cli.report.charts.lengths import (
+from packer_cli.report.charts.samples import (
     chart_of_groups,
+    chart_of_packs,
     chart_of_sources,
     chart_of_tokens,
-    group_of_pieces,
     histogram,
+    length_classes,
 )
-from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
 from packer_cli.report.page import Page, Section, Tile
 from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
 from packer_cli.simulate.timeline import Timeline, timeline
@@ -71,61 +70,39 @@ def _tiles_of_lengths(facts: Facts) -> tuple[Tile, ...]:
     stats = length_stats(facts.lengths)
     of_long = stats.tokens_over_8k
     return (
-        Tile(label="Samples", value=f"{stats.num_samples:,}", text=f"{stats.mean:,.0f} tokens on average"),
-        Tile(label="Tokens", value=large(stats.num_tokens), text=f"{stats.num_tokens:,}"),
-        Tile(label="Median length", value=f"{stats.p50:,}", text="tokens"),
-        Tile(label="Longest sample", value=f"{stats.max:,}", text="tokens"),
-        Tile(
-            label="In samples over 8k",
-            value=f"{of_long / max(1, stats.num_tokens):.1%}",
-            text=f"of the tokens, {of_long:,}",
-        ),
+        Tile("Samples", f"{stats.num_samples:,}", f"{stats.mean:,.0f} tokens on average"),
+        Tile("Tokens", large(stats.num_tokens), f"{stats.num_tokens:,}"),
+        Tile("Median length", f"{stats.p50:,}", "tokens"),
+        Tile("Longest sample", f"{stats.max:,}", "tokens"),
+        Tile("In samples over 8k", f"{of_long / max(1, stats.num_tokens):.1%}", f"of the tokens, {of_long:,}"),
     )
 
 
 def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
     overall, before, counts = planned.metrics.overall, planned.metrics.baseline, planned.counts
-    tiles = [
-        Tile(
-            label=f"{counts.unit.capitalize()}s",
-            value=f"{counts.samples:,}",
-            text=f"{large(counts.tokens)} tokens are planned",
-        ),
-        Tile(
-            label="Packs",
-            value=f"{overall.num_packs:,}",
-            text=f"in {counted(overall.num_iterations, 'iteration')} and {counted(overall.num_steps, 'step')}",
-        ),
-        Tile(
-            label="Waiting (ABR)",
-            value=ratio(overall.abr),
-            text=f"least for these iterations {ratio(overall.abr_bound)}; naive packing {ratio(before.abr)}",
-        ),
-        Tile(label="Padding (PR)", value=ratio(overall.pr), text=f"naive packing {ratio(before.pr)}"),
-        Tile(
-            label="Communication (CR)",
-            value=ratio(overall.cr),
-            text=f"share of tokens in sequence parallelism; naive packing {ratio(before.cr)}",
-        ),
-    ]
-    if planned.prediction is not None:
-        result = planned.prediction.result
-        epoch, at_best = result.overall, result.saves_over_naive.speedup
-        gain = f"{at_best:.2f} times as fast as {result.naive_at_best.name}"
-        if abs(at_best - 1) <= ALIKE:
-            gain = f"as fast as {result.naive_at_best.name}, so packing alone gives the gain"
-        gain += (
-            f"; {result.saves.speedup:.2f} times as fast as {as_in_text(result.baseline.name)} at the plan's degrees"
-        )
-        attention = planned.prediction.simulator.attention_share(planned.plan.pieces)
-        tiles.append(
-            Tile(
-                label="Predicted epoch",
-                value=duration(epoch.seconds),
-                text=f"{gpu_time(epoch.gpu_days)}; {gain}; attention takes {attention:.0%} of the computing time",
-            )
-        )
-    return tuple(tiles)
+    in_steps = f"in {counted(overall.num_iterations, 'iteration')} and {counted(overall.num_steps, 'step')}"
+    least = f"least for these iterations {ratio(overall.abr_bound)}; naive packing {ratio(before.abr)}"
+    of_tokens = f"share of tokens in sequence parallelism; naive packing {ratio(before.cr)}"
+    tiles = (
+        Tile(f"{counts.unit.capitalize()}s", f"{counts.samples:,}", f"{large(counts.tokens)} tokens are planned"),
+        Tile("Packs", f"{overall.num_packs:,}", in_steps),
+        Tile("Waiting (ABR)", ratio(overall.abr), least),
+        Tile("Padding (PR)", ratio(overall.pr), f"naive packing {ratio(before.pr)}"),
+        Tile("Communication (CR)", ratio(overall.cr), of_tokens),
+    )
+    return tiles if planned.prediction is None else (*tiles, _tile_of_time(planned.plan, planned.prediction))
+
+
+def _tile_of_time(plan: Plan, prediction: Prediction) -> Tile:
+    result = prediction.result
+    at_best, at_degrees = result.saves_over_naive.speedup, result.saves.speedup
+    gain = f"{at_best:.2f} times as fast as {result.naive_at_best.name}"
+    if abs(at_best - 1) <= ALIKE:
+        gain = f"as fast as {result.naive_at_best.name}, so packing alone gives the gain"
+    gain += f"; {at_degrees:.2f} times as fast as {as_in_text(result.baseline.name)} at the plan's degrees"
+    attention = f"attention takes {prediction.simulator.attention_share(plan.pieces):.0%} of the computing time"
+    text = f"{gpu_time(result.overall.gpu_days)}; {gain}; {attention}"
+    return Tile("Predicted epoch", duration(result.overall.seconds), text)
 
 
 _MOST_GROUPS = 5
@@ -146,7 +123,7 @@ def sections_of(facts: Facts) -> tuple[Section, ...]:
         ]
     if facts.made_from:
         table = table_of_values("How it was made", facts.made_from, is_open=False)
-        found.append(Section(name="made", title="How it was made", text="", tables=(table,)))
+        found.append(Section("made", "How it was made", tables=(table,)))
     return tuple(found)
 
 
@@ -159,24 +136,11 @@ def _lengths(facts: Facts) -> Section:
         kind, names = source if samples is None else source[samples], facts.sources
     found = histogram(facts.lengths, kind, len(names))
     charts = [chart_of_sources(found, names)]
-    if plan is None:
-        charts.append(chart_of_tokens(found))
-    else:
-        groups = histogram(facts.lengths, group_of_pieces(plan), len(plan.groups))
-        charts.append(
-            chart_of_groups(
-                groups, [group_name(group) for group in plan.groups], [group.capacity for group in plan.groups]
-            )
-        )
+    charts.append(chart_of_tokens(found) if plan is None else chart_of_groups(plan))
     what = "Lengths of the pieces that are packed: whole samples, and parts of those that were cut."
     is_cut = facts.planned is not None and bool(facts.planned.counts.split)
-    return Section(
-        name="lengths",
-        title="Lengths",
-        text=what if is_cut else "",
-        charts=tuple(charts),
-        tables=(lengths_table(length_stats(facts.lengths), facts.stats.unit),) if plan is None else (),
-    )
+    tables = (lengths_table(length_stats(facts.lengths), facts.stats.unit),) if plan is None else ()
+    return Section("lengths", "Lengths", what if is_cut else "", tuple(charts), tables)
 
 
 def _packs(facts: Facts, planned: PlanFacts) -> Section:
@@ -188,9 +152,9 @@ def _packs(facts: Facts, planned: PlanFacts) -> Section:
         title = f"This plan: group {group_name(plan.groups[group])}"
         charts.append(chart_of_packs(plan, group, classes, f"packs-{group}", title))
     return Section(
-        name="packs",
-        title="Packs",
-        text="A bar is a pack, the row of samples that GPUs run together. Every segment is a sample, the longest at "
+        "packs",
+        "Packs",
+        "A bar is a pack, the row of samples that GPUs run together. Every segment is a sample, the longest at "
         "the bottom; short ones of like length are drawn together.",
         charts=tuple(filter(None, charts)),
     )
@@ -209,9 +173,9 @@ def _balance(planned: PlanFacts) -> Section:
         chart_of_work(own, highest, "work-after", "This plan", of_own.format(ratio(overall.abr), overall.abr)),
     )
     return Section(
-        name="balance",
-        title="Balance",
-        text="Attention work grows with the square of a sample's length, and all GPUs of an iteration wait for the "
+        "balance",
+        "Balance",
+        "Attention work grows with the square of a sample's length, and all GPUs of an iteration wait for the "
         "one with the most. A column is an iteration, of some that are evenly spread over the epoch; a point is a GPU "
         "(or the GPUs that share a pack), and the bar on top the one that all wait for.",
         charts=(*charts, chart_of_series(planned.plan, planned.request.linear)),
@@ -222,15 +186,10 @@ def _time(planned: PlanFacts) -> Section:
     prediction = planned.prediction
     text = "Predicted times. A micro-batch computes and communicates in turns; the timelines draw each once."
     if prediction is None:
-        return Section(name="time", title="Time", text="", missing=f"Times are predicted with {GIVE}.")
+        return Section("time", "Time", missing=f"Times are predicted with {GIVE}.")
     origin = describe_origin(prediction.result.predicted_with)
     name, epochs = _epochs(planned, prediction)
-    return Section(
-        name="time",
-        title="Time",
-        text=text,
-        charts=(chart_of_epochs(epochs, name, origin), *_timelines(planned, prediction)),
-    )
+    return Section("time", "Time", text, (chart_of_epochs(epochs, name, origin), *_timelines(planned, prediction)))
 
 
 def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, OverallFigures]]:
@@ -282,31 +241,21 @@ def _tokens(plan: Plan, line: Timeline) -> int:
 
 
 def _ways(planned: PlanFacts) -> Section:
-    comparison = planned.comparison
+    title, comparison = "Other ways to plan", planned.comparison
     if comparison is None:
-        return Section(
-            name="strategies",
-            title="Other ways to plan",
-            text="",
-            missing=planned.why_not,
-        )
+        return Section("strategies", title, missing=planned.why_not)
     choices = [
-        Choice(
-            name=row.name,
-            kind="this plan" if row.is_own else row.kind,
-            abr=row.overall.abr,
-            length_mix_spread=row.overall.length_mix_spread,
-        )
+        Choice(row.name, "this plan" if row.is_own else row.kind, row.overall.abr, row.overall.length_mix_spread)
         for row in comparison.rows
         if row.overall and row.kind != "baseline"  # Padded batches wait so long that all others would be one point.
     ]
     return Section(
-        name="strategies",
-        title="Other ways to plan",
-        text="The same samples on the same GPUs, planned by other strategies, and with other ways to form iterations "
+        "strategies",
+        title,
+        "The same samples on the same GPUs, planned by other strategies, and with other ways to form iterations "
         "(--balance).",
-        charts=(chart_of_frontier(choices),),
-        tables=(comparison_table(comparison),),
+        (chart_of_frontier(choices),),
+        (comparison_table(comparison),),
     )
 
 
@@ -314,9 +263,5 @@ def _figures(planned: PlanFacts) -> Section:
     how = describe_plan(planned.config.strategy, planned.config.used_packing)
     trees = planned.counts.trees
     tables = [*metrics_tables(planned.metrics, planned.counts, how), counts_table(planned.counts)]
-    return Section(
-        name="all-figures",
-        title="All figures",
-        text="As hbpack stats prints them; the page holds them as JSON, too.",
-        tables=(*tables, *([trees_table(trees)] if trees else [])),
-    )
+    text = "As hbpack stats prints them; the page holds them as JSON, too."
+    return Section("all-figures", "All figures", text, tables=(*tables, *([trees_table(trees)] if trees else [])))

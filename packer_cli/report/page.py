@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.report.charts.base import Chart, look, resource
@@ -19,14 +19,14 @@ MARK = b"<!doctype html>\n<!-- hbpack report"
 _VEGA = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A part of the page with a heading."""
 
     name: str
     """Its anchor."""
     title: str
-    text: str
+    text: str = ""
     charts: Hidden[tuple[Chart, ...]] = ()
     tables: Hidden[tuple[Table, ...]] = ()
     missing: str | None = None
@@ -45,8 +45,7 @@ class Section:
         return [table.title for table in self.tables]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tile:
+class Tile(NamedTuple):
     """A figure at the top of the page."""
 
     label: str

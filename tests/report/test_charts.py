@@ -19,11 +19,23 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.metrics import iteration_figures, measure
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.figures import baseline_of
-from packer_cli.report.charts.balance import chart_of_series, chart_of_work, step_series, work_of_ranks
+from packer_cli.report.charts.balance import (
+    Choice,
+    chart_of_frontier,
+    chart_of_series,
+    chart_of_work,
+    step_series,
+    work_of_ranks,
+)
+from packer_cli.report.charts.base import evenly
 from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, total_seconds
-from packer_cli.report.charts.frontier import Choice, chart_of_frontier
-from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, group_of_pieces, histogram
-from packer_cli.report.charts.packs import chart_of_packs, evenly, length_classes
+from packer_cli.report.charts.samples import (
+    chart_of_groups,
+    chart_of_packs,
+    chart_of_sources,
+    histogram,
+    length_classes,
+)
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.timeline import timeline
@@ -78,9 +90,7 @@ def test_a_histogram_counts_everything_once(lengths, kinds):
 
 
 def test_bars_are_stacked_and_sources_beyond_seven_are_one(plan):
-    group = group_of_pieces(plan)
-    found = histogram(plan.pieces.length, group, 2)
-    chart = chart_of_groups(found, ["64:1", "512:4"], [64, 512])
+    chart = chart_of_groups(plan)
     check(chart)
     bars, marks = layers(chart)
     assert sum(bar["count"] for bar in bars) == plan.pieces.length.sum()
@@ -228,14 +238,14 @@ def test_of_many_gpus_the_first_are_drawn():
 
 def test_the_frontier_names_the_users_plan_and_draws_it_on_top():
     choices = [
-        Choice(name="sort", kind="balance", abr=0.1, length_mix_spread=0.5),
-        Choice(name="mine", kind="this plan", abr=0.1, length_mix_spread=0.5),
-        Choice(name="near", kind="strategy", abr=0.101, length_mix_spread=0.501),
-        Choice(name="naive", kind="strategy", abr=0.4, length_mix_spread=0.1),
+        Choice("sort", "balance", 0.1, 0.5),
+        Choice("mine", "this plan", 0.1, 0.5),
+        Choice("near", "strategy", 0.101, 0.501),
+        Choice("naive", "strategy", 0.4, 0.1),
     ]
     chart = chart_of_frontier(choices)
     check(chart)
     points = layers(chart)[0]
     assert [each["name"] for each in points] == ["naive", "near", "mine"]
     assert {each["name"]: each["label"] for each in points} == {"naive": "naive", "near": "", "mine": "mine"}
-    check(chart_of_frontier([Choice(name="mine", kind="this plan", abr=0.0, length_mix_spread=0.0)]))
+    check(chart_of_frontier([Choice("mine", "this plan", 0.0, 0.0)]))

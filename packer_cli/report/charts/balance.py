@@ -1,16 +1,16 @@
-"""Charts of the balance of the GPUs: their work in some iterations, and its ratios from the first step to the last."""
+"""Charts of the balance of the GPUs: their work in some iterations, its ratios over the epoch, and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.metrics import iteration_figures, slot_contents
 from packer_cli.plan.core.types import Float64Array, Int64Array, Plan
-from packer_cli.report.charts.base import SERIES, Chart, color, framed, layer, number, short, tooltip
-from packer_cli.report.charts.packs import evenly
+from packer_cli.report.charts.base import SERIES, Chart, color, drawn, evenly, short
 from packer_cli.sizes import ratio
 
 _MOST_RANKS = 48
@@ -45,31 +45,16 @@ def chart_of_work(found: Mapping[int, Float64Array], highest: float, name: str, 
         found: the work of these replicas, see `work_of_ranks`.
         highest: end of the axis, the same for all charts that are compared.
     """
-    at = number("at", axis=None, scale={"domain": [-0.7, len(found) - 0.3], "nice": False})
-    y = {
-        "scale": {"domain": [0, highest], "nice": True},
-        "axis": {"title": "work of a GPU / mean of the iteration", "tickCount": 5},
-    }
     spans = [
         {"at": place, "iteration": iteration, "least": short(work[0]), "most": short(work[-1])}
         for place, (iteration, work) in enumerate(found.items())
     ]
     points = [{"at": place, "work": short(each, 4)} for place, work in enumerate(found.values()) for each in work]
-    tips = tooltip(("iteration", "iteration"), ("least", "least work"), ("most", "most work"))
-    spread = {"type": "rule", "stroke": "var(--line)", "strokeWidth": 6}
-    point = {"type": "circle", "size": 16, "color": "var(--series-1)", "opacity": 0.6}
-    top = {"type": "tick", "orient": "horizontal", "color": "var(--series-2)", "thickness": 3, "width": 9}
-    layers = [
-        layer(spans, spread, x=at, y=number("least", **y), y2="most", tooltip=tips),
-        layer(points, point, x=at, y=number("work", **y)),
-        layer(spans, top, x=at, y=number("most", **y), tooltip=tips),
-        layer([{"at": 1}], {"type": "rule", "strokeDash": [4, 3]}, y=number("at", **y)),
-    ]
     return Chart(
         name=name,
         title=title,
         text=text,
-        spec=framed(240, *layers),
+        spec=drawn("work", spans=spans, points=points, places=[-0.7, len(found) - 0.3], work=[0, highest]),
         header=("iteration", "least work / mean", "most work / mean"),
         rows=tuple((f"{each['iteration']:,}", f"{each['least']:.3f}", f"{each['most']:.3f}") for each in spans),
         is_wide=False,
@@ -118,16 +103,12 @@ def chart_of_series(plan: Plan, linear: int = 0) -> Chart:
         for name, series in ratios.items()
         for step, value in zip(steps, series.tolist(), strict=True)
     ]
-    dashes = {"domain": names, "range": [_DASHES[name] for name in names]}
-    step_axis = {"title": "step", "grid": False, "format": ",d", "tickMinStep": 1}
-    lines = layer(
-        values,
-        {"type": "line", "strokeWidth": 2, "point": {"size": 24} if len(steps) <= 40 else False},
-        x=number("step", axis=step_axis, scale={"nice": False}),
-        y=number("value", axis={"title": "ratio (0 is best)", "tickCount": 5}),
-        color=color("ratio", names, SERIES, symbolType="stroke", symbolSize=300),
-        strokeDash={"field": "ratio", "type": "nominal", "scale": dashes},
-        tooltip=[*tooltip(("ratio",), ("step", "from step", ",d")), {"field": "value", "format": ".4f"}],
+    spec = drawn(
+        "series",
+        values=values,
+        point={"size": 24} if len(steps) <= 40 else False,
+        ratios=color("ratio", names, SERIES, symbolType="stroke", symbolSize=300),
+        dashes={"domain": names, "range": [_DASHES[name] for name in names]},
     )
     columns = zip(*(series.tolist() for series in ratios.values()), strict=True)
     stretch = "each step" if num_iterations.max() == 1 else "stretches of the epoch"
@@ -137,9 +118,73 @@ def chart_of_series(plan: Plan, linear: int = 0) -> Chart:
         text="ABR is the share of attention time that GPUs wait for the slowest, DBR the same for tokens"
         + (", CBR the same for predicted cost" if "CBR" in names else "")
         + f", and PR the share of rows that is padding; means of {stretch}.",
-        spec=framed(240, lines),
+        spec=spec,
         header=("from step", *names),
         rows=tuple(
             (f"{step:,}", *(ratio(short(value)) for value in row)) for step, row in zip(steps, columns, strict=True)
         ),
     )
+
+
+class Choice(NamedTuple):
+    """A plan of the same samples."""
+
+    name: str
+    kind: str
+    """`this plan`, `strategy` or `balance`."""
+    abr: float
+    length_mix_spread: float
+
+
+_SHAPES = {"this plan": "diamond", "strategy": "circle", "balance": "square"}
+
+
+def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
+    """Draw a point for each plan; the lower left corner would be best."""
+    places: dict[tuple[float, float], Choice] = {}
+    for each in sorted(choices, key=lambda each: [*_SHAPES].index(each.kind)):
+        places.setdefault((each.abr, each.length_mix_spread), each)
+    shown = list(places.values())
+    highest = max(each.abr for each in shown)
+    spreads = [each.length_mix_spread for each in shown]
+    low, high = min(spreads), max(spreads)
+    room = max(0.02, 0.12 * (high - low))
+    named = _named(shown, highest, high - low + 2 * room)
+    points = [
+        {"name": each.name, "kind": each.kind, "abr": short(each.abr), "mix": short(each.length_mix_spread),
+         "label": each.name if each in named else "", "side": "right" if each.length_mix_spread > (low + high) / 2
+         else "left"}
+        for each in reversed(shown)  # The user's own is drawn last.
+    ]  # fmt: skip
+    kinds = [kind for kind in _SHAPES if any(each.kind == kind for each in shown)]
+    spec = drawn(
+        "frontier",
+        points=points,
+        left=[each for each in points if each["side"] == "left"],
+        right=[each for each in points if each["side"] == "right"],
+        mixes=[max(0.0, low - room), high + room],
+        ratios=[0, max(highest * 1.1, 0.01)],
+        colors=color("kind", kinds, [dict(zip(_SHAPES, SERIES, strict=False))[kind] for kind in kinds]),
+        shapes=color("kind", kinds, [_SHAPES[kind] for kind in kinds]),
+    )
+    return Chart(
+        name="frontier",
+        title="Balance and randomness",
+        text="Sorting packs by work evens out iterations, and mixes lengths less in a step. Each point is a plan of "
+        "the same samples: lower waits less, further left is more random. The table names them all.",
+        spec=spec,
+        header=("plan", "kind", "ABR", "length mix spread"),
+        rows=tuple((each.name, each.kind, ratio(each.abr), f"{each.length_mix_spread:.3f}") for each in shown),
+    )
+
+
+def _named(choices: Sequence[Choice], highest: float, width: float) -> list[Choice]:
+    """Choose plans with room for a name beside their point, the first ones first."""
+    named: list[Choice] = []
+    places: list[tuple[float, float]] = []
+    for each in choices:
+        place = (each.length_mix_spread / width if width else 0.0, (each.abr / highest) ** 0.5 if highest else 0.0)
+        if all(abs(place[0] - x) > 0.22 or abs(place[1] - y) > 0.09 for x, y in places):
+            named.append(each)
+            places.append(place)
+    return named

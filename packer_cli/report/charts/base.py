@@ -1,17 +1,19 @@
-"""Base of all charts: the record, the look, and axes of tokens."""
+"""Base of all charts: the record, the look, and what several charts need."""
 
 from __future__ import annotations
 
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from packer_cli.simulate.epoch import PARTS
+import numpy as np
+
+from packer_cli.plan.core.types import Int64Array
 
 Spec = dict[str, Any]
 
@@ -45,15 +47,15 @@ class Chart:
             "text": self.title,
             "subtitle": textwrap.wrap(self.text, 110),
             "anchor": "start",
-            "color": INK,
-            "subtitleColor": MUTED,
+            "color": "var(--ink)",
+            "subtitleColor": "var(--muted)",
             "offset": 12,
         }
         config = {**look(), "background": "var(--panel)"}
         schema = "https://vega.github.io/schema/vega-lite/v5.json"
         spec = {"$schema": schema, **self.spec, "width": _NOTEBOOK_WIDTH, "title": title, "config": config}
         del spec["autosize"]  # It is for a place on the page, and cuts off a title above a legend of two lines.
-        return dict(without_variables(spec))
+        return dict(_replaced(spec, _light_color))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return {_MIME: self.vega_lite(), "text/plain": repr(self)}
@@ -62,14 +64,24 @@ class Chart:
         return f"<Chart {self.name}: {self.title}>"
 
 
-SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))
-"""Colors of things without an order, told apart by color-blind people; the last is for what is left."""
-LENGTHS = tuple(f"var(--length-{number})" for number in range(1, 7))
-"""Colors of lengths, from short to long."""
-INK, MUTED = "var(--ink)", "var(--muted)"
+def _replaced(value: Any, change: Callable[[str], Any]) -> Any:
+    """Replace each text in JSON values."""
+    if isinstance(value, dict):
+        return {name: _replaced(each, change) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_replaced(each, change) for each in value]
+    return change(value) if isinstance(value, str) else value
 
-_LETTER, _SYMBOL = 7, 45
-"""Pixels of a letter of a legend, and of a symbol with the space around it."""
+
+def _light_color(text: str) -> str:
+    """Return the color that a CSS variable stands for on the light page; any other text as it is."""
+    return _light_colors()[text[6:-1]] if text.startswith("var(--") else text
+
+
+@cache
+def _light_colors() -> dict[str, str]:
+    """Read the colors of the light page by the names of their CSS variables, such as `ink`."""
+    return dict(re.findall(r"--([\w-]+): (#\w+);", resource("template", "page.css").partition("@media")[0]))
 
 
 @cache
@@ -78,44 +90,34 @@ def look() -> Spec:
     return dict(json.loads(resource("template", "look.json")))
 
 
+_SPECS = cache(lambda: json.loads(resource("template", "charts.json")))
 _TOKENS = "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~r') + 'M' : datum.value >= 1024 ? "
 _TOKENS += "format(datum.value / 1024, '.3~r') + 'k' : format(datum.value, 'd')"
+"""Labels of an axis of tokens as hbpack writes them: 16k is 16,384."""
 
 
-def tokens_axis(title: str, **more: Any) -> Spec:
-    """Make an axis whose labels are tokens as hbpack writes them: 16k is 16,384."""
-    return {"title": title, "labelExpr": _TOKENS, **more}
+def drawn(name: str, **given: Any) -> Spec:
+    """Make the specification of a kind of chart, as wide as its place on the page.
+
+    Args:
+        name: the kind, of `template/charts.json`.
+        given: what stands for `$NAME` there; a layer whose values are None is left out.
+    """
+    given["tokens"] = _TOKENS
+    found = _replaced(_SPECS()[name], lambda text: given[text[1:]] if text.startswith("$") else text)
+    layers = [each for each in found["layer"] if each["data"]["values"] is not None]
+    return {
+        "width": "container",
+        "height": found["height"],
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        **({"layer": layers} if len(layers) > 1 else layers[0]),
+    }
 
 
-def quarters(capacity: int) -> list[int]:
-    """Return ticks of a token axis: none, all, and three between, which are whole k where the capacity is."""
-    return [capacity * part // 4 for part in range(5)]
-
-
-def layer(rows: Sequence[Spec], mark: Spec, **encoding: Any) -> Spec:
-    """Make a mark for each row, with what its fields decide: a field by its name alone, or with more about it."""
-    shown = {name: {"field": each} if isinstance(each, str) else each for name, each in encoding.items()}
-    return {"data": {"values": rows}, "mark": mark, "encoding": shown}
-
-
-def number(field: str, **more: Any) -> Spec:
-    """Make a field with numbers."""
-    return {"field": field, "type": "quantitative", **more}
-
-
-def tooltip(*shown: Sequence[str]) -> list[Spec]:
-    """Make the text at the mouse: fields, with their titles and formats if they have any."""
-    return [dict(zip(("field", "title", "format"), each, strict=False)) for each in shown]
-
-
-DASHED: Spec = {"type": "rule", "strokeDash": [4, 3], "stroke": INK, "opacity": 0.7}
-"""The mark of a limit."""
-
-
-def framed(height: int, *layers: Spec, **more: Any) -> Spec:
-    """Make a specification as wide as its place on the page."""
-    spec: Spec = {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
-    return {**spec, **more, **({"layer": list(layers)} if len(layers) > 1 else layers[0])}
+SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))
+"""Colors of things without an order, told apart by color-blind people; the last is for what is left."""
+_LETTER, _SYMBOL = 7, 45
+"""Pixels of a letter of a legend, and of a symbol with the space around it."""
 
 
 def color(field: str, domain: Sequence[str], values: Sequence[Any], title: str | None = None, **legend: Any) -> Spec:
@@ -134,11 +136,6 @@ def color(field: str, domain: Sequence[str], values: Sequence[Any], title: str |
     return {"field": field, "type": "nominal", "scale": scale, "legend": shown}
 
 
-def short(value: float, digits: int = 5) -> float:
-    """Round a number to few digits, which keep the page small."""
-    return float(f"{value:.{digits}g}")
-
-
 LABELS = {
     "compute": "computing",
     "recompute": "computing again",
@@ -150,33 +147,28 @@ LABELS = {
     "sync": "gradients and weights of a step",
     "steps": "end of a step",
 }
-"""Words for the parts of time, see `PARTS`."""
+"""Words for the parts of time, see `simulate.epoch.PARTS`."""
 
 
-def legend_of(parts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return labels and colors of these parts, in the order of `PARTS`."""
-    used = set(parts)
-    shown = [part for part in PARTS if part in used]
-    return [LABELS[part] for part in shown], [f"var(--part-{part})" for part in shown]
+def color_of_parts(parts: Collection[str]) -> Spec:
+    """Make the field `part` with the labels and colors of these parts of time."""
+    return color("part", [LABELS[part] for part in parts], [f"var(--part-{part})" for part in parts])
 
 
-@cache
-def light_colors() -> dict[str, str]:
-    """Read the colors of the light page by the names of their CSS variables, such as `ink`."""
-    return dict(re.findall(r"--([\w-]+): (#\w+);", resource("template", "page.css").partition("@media")[0]))
+def short(value: float, digits: int = 5) -> float:
+    """Round a number to few digits, which keep the page small."""
+    return float(f"{value:.{digits}g}")
+
+
+def evenly(num: int, most: int) -> Int64Array:
+    """Return at most `most` of the numbers below `num` (int64), evenly spread, with the first and the last.
+
+    >>> evenly(10, 4).tolist()
+    [0, 3, 6, 9]
+    """
+    return np.unique(np.linspace(0, num - 1, min(num, most)).round().astype(np.int64))
 
 
 def resource(*place: str) -> str:
     """Read a file of this package."""
     return files("packer_cli.report").joinpath(*place).read_text(encoding="utf-8")
-
-
-def without_variables(value: Any) -> Any:
-    """Replace each CSS variable in JSON values by the color that the variable stands for on the light page."""
-    if isinstance(value, dict):
-        return {name: without_variables(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [without_variables(each) for each in value]
-    if isinstance(value, str) and value.startswith("var(--"):
-        return light_colors()[value.removeprefix("var(--").removesuffix(")")]
-    return value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from packer_cli.report.charts.base import LABELS, Chart, color, framed, layer, legend_of, number, short, tooltip
+from packer_cli.report.charts.base import LABELS, Chart, color_of_parts, drawn, short
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.simulate.timeline import Timeline
@@ -36,24 +36,21 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
             values.append(
                 {"name": name, "part": LABELS[part], "from": short(begin), "to": short(stop), "share": short(share, 3)}
             )
-    labels, ranges = legend_of(parts)
-    weight = {"condition": {"test": f"datum.value == {json.dumps(own)}", "value": "bold"}, "value": "normal"}
-    axis = {"title": None, "labelLimit": 190, "labelFontWeight": weight, "ticks": False, "domain": False}
-    bars = layer(
-        values,
-        {"type": "bar", "height": {"band": 0.72}},
-        y={"field": "name", "type": "nominal", "sort": list(epochs), "axis": axis},
-        x=number("from", axis={"title": f"{title} of an epoch", "tickCount": 6}),
-        x2="to",
-        color=color("part", labels, ranges),
-        tooltip=tooltip(("name",), ("part", "GPUs are"), ("share", "share of their time", ".1%")),
+    spec = drawn(
+        "epochs",
+        height=40 + 30 * len(epochs),
+        bars=values,
+        names=list(epochs),
+        is_own=f"datum.value == {json.dumps(own)}",
+        title=f"{title} of an epoch",
+        parts=color_of_parts(parts),
     )
     return Chart(
         name="epochs",
         title="Time of an epoch",
         text=f"How long an epoch takes, and what the GPUs do in that time. {origin}",
-        spec=framed(40 + 30 * len(epochs), bars),
-        header=("", f"{title} an epoch", "GPU-days", "tokens/s a GPU", *labels),
+        spec=spec,
+        header=("", f"{title} an epoch", "GPU-days", "tokens/s a GPU", *(LABELS[part] for part in parts)),
         rows=tuple(
             (
                 name,
@@ -77,7 +74,7 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
         seconds: end of the axis, the same for all charts that are compared.
     """
     shown = min(num_gpus, _MOST_GPUS)
-    values = [
+    events = [
         {"gpu": first, "end": min(first + gpus, shown), "from": short(start, 6), "to": short(start + taken, 6),
          "part": LABELS[PARTS[part]], "iteration": iteration, "s": short(taken, 3)}
         for part, start, taken, first, gpus, iteration in zip(
@@ -87,36 +84,24 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
         )
         if first < shown
     ]  # fmt: skip
-    labels, ranges = legend_of(PARTS[part] for part in set(line.part.tolist()))
-    scale = {"domain": [0, seconds], "nice": False}
-    ticks = list(range(0, shown, max(1, shown // 8)))
-    bars = layer(
-        values,
-        {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.3},
-        x=number("from", scale=scale, axis={"title": "seconds", "grid": False}),
-        x2="to",
-        y=number(
-            "gpu",
-            scale={"domain": [0, shown], "reverse": True, "nice": False},
-            axis={"title": "GPU", "grid": False, "values": ticks, "format": "d"},
-        ),
-        y2="end",
-        color=color("part", labels, ranges),
-        tooltip=tooltip(("part", "GPUs are"), ("s", "seconds"), ("iteration", "iteration", ",d"), ("gpu", "from GPU")),
-    )
-    starts = layer(
-        [{"at": short(start, 6)} for start in line.iteration_start.tolist()],
-        {"type": "rule", "stroke": "var(--ink)", "strokeWidth": 1},
-        x=number("at", scale=scale),
+    parts = {number: part for number, part in enumerate(PARTS) if (line.part == number).any()}
+    spec = drawn(
+        "timeline",
+        events=events,
+        seconds=[0, seconds],
+        gpus=[0, shown],
+        ticks=list(range(0, shown, max(1, shown // 8))),
+        parts=color_of_parts(parts.values()),
+        starts=[{"at": short(start, 6)} for start in line.iteration_start.tolist()],
     )
     limit = f" The first {shown} of {num_gpus:,} GPUs." if shown < num_gpus else ""
     return Chart(
         name=name,
         title=title,
         text=text + limit,
-        spec=framed(210, bars, starts),
-        header=("iteration", "seconds", *labels),
-        rows=_rows(line, num_gpus),
+        spec=spec,
+        header=("iteration", "seconds", *(LABELS[part] for part in parts.values())),
+        rows=tuple(_rows(line, parts, num_gpus)),
     )
 
 
@@ -131,13 +116,10 @@ def describe(line: Timeline, tokens: int) -> str:
     return f"{num}, short and long ones as in the epoch, with {tokens:,} tokens: {amount(total_seconds(line))} s."
 
 
-def _rows(line: Timeline, num_gpus: int) -> tuple[tuple[str, ...], ...]:
-    """Return each iteration's seconds, and the share of the GPUs' time that each part takes."""
-    parts = [part for part in range(len(PARTS)) if (line.part == part).any()]
-    rows = []
+def _rows(line: Timeline, parts: Iterable[int], num_gpus: int) -> Iterator[tuple[str, ...]]:
+    """Yield each iteration's seconds, and the share of the GPUs' time that each part takes."""
     for place, iteration in enumerate(line.iterations.tolist()):
         seconds = float(line.iteration_seconds[place] + line.tail_seconds[place])
         own = line.iteration == iteration
         taken = [float((line.seconds * line.num_gpus)[own & (line.part == part)].sum()) for part in parts]
-        rows.append((f"{iteration:,}", amount(seconds), *(f"{each / seconds / num_gpus:.1%}" for each in taken)))
-    return tuple(rows)
+        yield (f"{iteration:,}", amount(seconds), *(f"{each / seconds / num_gpus:.1%}" for each in taken))
