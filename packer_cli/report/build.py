@@ -123,7 +123,7 @@ def sections_of(facts: Facts) -> tuple[Section, ...]:
         ]
     if facts.made_from:
         table = table_of_values("How it was made", facts.made_from, is_open=False)
-        found.append(Section("made", "How it was made", tables=(table,)))
+        found.append(Section("made", "How it was made", "", tables=(table,)))
     return tuple(found)
 
 
@@ -186,7 +186,7 @@ def _time(planned: PlanFacts) -> Section:
     prediction = planned.prediction
     text = "Predicted times. A micro-batch computes and communicates in turns; the timelines draw each once."
     if prediction is None:
-        return Section("time", "Time", missing=f"Times are predicted with {GIVE}.")
+        return Section("time", "Time", "", missing=f"Times are predicted with {GIVE}.")
     origin = describe_origin(prediction.result.predicted_with)
     name, epochs = _epochs(planned, prediction)
     return Section("time", "Time", text, (chart_of_epochs(epochs, name, origin), *_timelines(planned, prediction)))
@@ -243,7 +243,7 @@ def _tokens(plan: Plan, line: Timeline) -> int:
 def _ways(planned: PlanFacts) -> Section:
     title, comparison = "Other ways to plan", planned.comparison
     if comparison is None:
-        return Section("strategies", title, missing=planned.why_not)
+        return Section("strategies", title, "", missing=planned.why_not)
     choices = [
         Choice(row.name, "this plan" if row.is_own else row.kind, row.overall.abr, row.overall.length_mix_spread)
         for row in comparison.rows

@@ -26,7 +26,7 @@ class Section:
     name: str
     """Its anchor."""
     title: str
-    text: str = ""
+    text: str
     charts: Hidden[tuple[Chart, ...]] = ()
     tables: Hidden[tuple[Table, ...]] = ()
     missing: str | None = None

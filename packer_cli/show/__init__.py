@@ -2,14 +2,11 @@
 
 ::
 
-    view.py      step, iteration, pack or sample -> the row of a rank manifest, and the view of it
-    contents.py  that row -> the pack: tokens, masks, where each sample came from
-    samples.py   its samples, of a set of flat ones
-    items.py     of a set of items: those, their branches, and the segments that these share
-    decode.py    runs of tokens -> text, none of which is lost or torn
-    text.py      text in lines that a terminal cannot obey
-    tree_lines.py  an item drawn as a tree
-    lines.py     all of it
+    view.py    step, iteration, pack or sample -> the row of a rank manifest, and the view of it
+    packs.py   that row -> the pack: tokens, masks, where each sample came from; items, their branches and segments
+    decode.py  runs of tokens -> text, none of which is lost or torn
+    text.py    text in lines that a terminal cannot obey
+    lines.py   all of it; an item drawn as a tree
 """
 
 from packer_cli.show.decode import load_decoder

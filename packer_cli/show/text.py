@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -19,10 +19,6 @@ from numpy.typing import NDArray
 
 from packer_cli.show.decode import Decode, Run, decode_after, decode_runs, decode_tokens, shorten
 from packer_cli.sizes import counted
-
-if TYPE_CHECKING:
-    from packer_cli.show.items import ItemRecord
-    from packer_cli.show.samples import SampleRecord
 
 _MASKED, _TRAINED = "masked", "trained"
 WIDTH = len(_TRAINED)
@@ -48,18 +44,6 @@ class Style:
     def mask(self, text: str, is_trained: bool) -> str:
         """Color `text` as masked or trained."""
         return self.paint(text, "green") if is_trained else self.paint(text, dim=True)
-
-
-def part_lines(begin: str, part: SampleRecord | ItemRecord, tokens: str, style: Style) -> Iterator[str]:
-    """Yield the heading of a sample or an item of a pack, and a line that describes it.
-
-    Args:
-        tokens: how many, and where.
-    """
-    yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
-    place = part.source if part.file is None else f"{part.file}:{part.line}"
-    piece = f", a piece of its sample, from token {part.start:,} on" if part.start else ""
-    yield f"   id {part.number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
 
 
 def _label(run: Run) -> str:

@@ -23,10 +23,8 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
 from packer_cli.format.records import Hidden, in_json
-from packer_cli.show.contents import PackRecord, read_pack, require_between
-from packer_cli.show.decode import Decode
-from packer_cli.show.items import ItemRecord
-from packer_cli.show.samples import SampleRecord
+from packer_cli.show.decode import Decode, runs_of
+from packer_cli.show.packs import ItemRecord, PackRecord, SampleRecord, read_pack, require_between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,22 +114,12 @@ class View:
     """Epoch, rank, iteration, degrees and places; None where the epoch does not use the pack."""
     pack: PackRecord | None
     """The pack; None for a filler."""
-    parts: Hidden[tuple[SampleRecord | ItemRecord, ...]]
-    """Its samples or items to show."""
+    samples: tuple[SampleRecord, ...]
+    """The samples to show."""
+    items: tuple[ItemRecord, ...] | None = None
+    """The items to show, in place of samples; None in a set of flat samples."""
     step_places: Hidden[tuple[Place, ...]] = ()
     """All micro-batches of the step or iteration that was asked for."""
-
-    @property
-    @in_json
-    def samples(self) -> list[SampleRecord]:
-        """The samples to show."""
-        return [part for part in self.parts if isinstance(part, SampleRecord)]
-
-    @property
-    @in_json
-    def items(self) -> list[ItemRecord] | None:
-        """The items to show, in place of samples; None in a set of flat samples."""
-        return [part for part in self.parts if isinstance(part, ItemRecord)] or None
 
     @property
     @in_json
@@ -150,7 +138,7 @@ def _view(
     wanted: ShowConfig, epoch: int, place: Place | None, pack: PackRecord | None, places: tuple[Place, ...]
 ) -> View:
     """Make the view of a pack, None for a filler, with the sample that is wanted or all."""
-    values = None
+    values, samples, items = None, None, None
     if place is not None:
         layout, row = place.layout, place.row
         of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
@@ -159,14 +147,11 @@ def _view(
             size = -(-pack.num_tokens // layout.row_ranks)
             begin = size * layout.row_rank(row.place)
             pack = replace(pack, rank_tokens=(begin, begin + size))
-    parts = [part for part in pack.parts if wanted.sample in (None, part.number)] if pack else []
+    if pack is not None:
+        samples = tuple(each for each in pack.samples if wanted.sample in (None, each.sample_id))
+        items = tuple(each for each in pack.items if wanted.sample in (None, each.item_id)) or None
     return View(
-        epoch=epoch,
-        shown=place,
-        place=values,
-        pack=pack,
-        parts=tuple(parts),
-        step_places=places,
+        epoch=epoch, shown=place, place=values, pack=pack, samples=samples or (), items=items, step_places=places
     )
 
 
@@ -209,7 +194,7 @@ def _look_for_packs(files: SetFolder, manifest: Manifest, wanted: ShowConfig, ep
         place = places.get(pack.pack_id)
         views.append(_view(wanted, epoch, place, pack, (place,) if place else ()))
     # Pieces of a sample in its own order.
-    return sorted(views, key=lambda view: next((part.start for part in view.parts), 0))
+    return sorted(views, key=lambda view: next((part.start for part in view.items or view.samples), 0))
 
 
 def with_runs(view: View, decode: Decode | None) -> View:
@@ -218,4 +203,15 @@ def with_runs(view: View, decode: Decode | None) -> View:
     Args:
         decode: None leaves the texts out.
     """
-    return replace(view, parts=tuple(part.with_runs(decode) for part in view.parts))
+    samples = (replace(each, runs=runs_of(decode, each.input_ids, each.loss_mask)) for each in view.samples)
+    items = view.items and tuple(
+        replace(
+            item,
+            segments=tuple(
+                replace(each, runs=runs_of(decode, each.input_ids, each.loss_mask, each.before))
+                for each in item.segments
+            ),
+        )
+        for item in view.items
+    )
+    return replace(view, samples=tuple(samples), items=items)

@@ -7,9 +7,9 @@ import re
 from hypothesis import given
 
 from packer_cli.format.trees import GROUP, PAIR, TURNS
-from packer_cli.show.items import ItemRecord, read_items
+from packer_cli.show.lines import item_lines
+from packer_cli.show.packs import ItemRecord, read_items
 from packer_cli.show.text import Style
-from packer_cli.show.tree_lines import item_lines
 from tests.trees import Branch, Item, row_of, rows
 
 
