@@ -10,7 +10,6 @@
     results.py          the other results that a notebook shows
     arguments.py        Python's arguments; option_types.py: their types, generated from the config models
     engines.py          the processes that commands run on
-    output_folder.py    checks and locks the output folder, writes `rejected.jsonl`
-    validation_set.py   keeps OUT/validation in step with OUT
+    output_folder.py    checks and locks the output folder, keeps OUT/validation in step, writes `rejected.jsonl`
     samples.py          the kind of data at a path, and the samples of a set, a store, a lengths file or a corpus
 """

@@ -10,9 +10,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.commands.output_folder import APPEND_MARKER, locked_output
+from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_other
 from packer_cli.commands.tokenize import tokenize_corpus
-from packer_cli.commands.validation_set import refuse_other
 from packer_cli.commands.write import refuse_index_of, refuse_remote_index, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.no_effect import refuse_without_effect

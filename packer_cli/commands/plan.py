@@ -17,7 +17,9 @@ from packer_cli.commands.output_folder import (
     current_manifest,
     current_plan,
     locked_output,
+    locked_validation,
     refuse_validation,
+    removing_validation,
     require_tokens,
     write_rejected,
 )
@@ -33,7 +35,6 @@ from packer_cli.commands.plan_store import (
     with_gpu_model,
 )
 from packer_cli.commands.samples import look_at, require_samples
-from packer_cli.commands.validation_set import locked_validation, removing_validation
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
 from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.resolve import Resolved, refuse_path_limit, refuse_rows_alone, resolve, validation_options

@@ -9,17 +9,14 @@ state of any generation can be resumed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packer_cli.commands.output_folder import locked_output
+from packer_cli.commands.output_folder import locked_output, locked_validation, open_own_store, require_sound
 from packer_cli.commands.plan_store import predicted
-from packer_cli.commands.validation_set import locked_validation, require_sound
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.models import RebalanceConfig
 from packer_cli.config.no_effect import refuse_without_effect
@@ -39,13 +36,12 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.remote.names import as_path, path_from
+from packer_cli.remote.names import as_path
 from packer_cli.shards.manifest import file_info, read_manifest, shared_replicas, write_manifest
-from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
+from packer_cli.shards.plan_file import read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
-from packer_cli.tokens.item_store import open_store
 
 REBALANCE_VERSION = 1
 SCHEDULES_NAME = "schedules.arrow"
@@ -126,34 +122,23 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         FormatError: the set is damaged, or the validation set is missing.
         PlanError: the new schedule broke an invariant, which is a bug.
     """
-    with _other_sets(folder, num_gpus) as others:
+    aside = folder / VALIDATION
+    lock: AbstractContextManager[object] = nullcontext()
+    has_other = read_manifest(folder).planned.sets_aside
+    if has_other:
+        require_sound(folder, read_plan_header(folder / PLAN_NAME))
+        is_dealt = read_manifest(aside).num_gpus == num_gpus  # Then it may be read-only.
+        lock = locked_validation(folder, has_plan=is_dealt)
+    with lock:
         dealt = {folder: _deal(folder, num_gpus, stop, global_tokens)}
-        dealt |= {own: _deal(own, num_gpus, START) for own in others}
+        if has_other:
+            dealt[aside] = _deal(aside, num_gpus, START)
         for own, (manifest, is_new) in dealt.items():
             if is_new:
                 write_manifest(own, manifest)
             if is_new and own.name == VALIDATION:
                 say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
     return dealt[folder]
-
-
-@contextmanager
-def _other_sets(folder: Path, num_gpus: int) -> Iterator[list[Path]]:
-    """Lock the sets that are planned with the set of a folder while the block runs.
-
-    A set that is for so many GPUs already may be read-only.
-
-    Raises:
-        OutputError: a set cannot be written to.
-        FormatError: a set is missing, or does not fit the folder's.
-    """
-    if not read_manifest(folder).planned.sets_aside:
-        yield []
-        return
-    require_sound(folder, read_plan_header(folder / PLAN_NAME))
-    is_dealt = read_manifest(folder / VALIDATION).num_gpus == num_gpus
-    with locked_validation(folder, has_plan=is_dealt) as own:
-        yield [own]
 
 
 def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
@@ -201,7 +186,9 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
         first_epoch=origin.epoch,
     )
     first, *others = write_epochs(folder, path, origin.epoch, dealt, schedules, piece_loss, own_fingerprint)
-    sources = _sources(folder, header)
+    sources = None  # The token store may be gone, or may have changed.
+    with suppress(InputError, FormatError):
+        sources = open_own_store(folder, header).sources()
     new = replace(
         manifest,
         fingerprint=own_fingerprint,
@@ -311,15 +298,6 @@ def _schedules(plan: Plan, origin: Origin, left: Int64Array, request: PlanReques
             request.strategy.rest(plan, left if epoch == origin.epoch else every, dealt, epoch)
             for epoch in range(origin.epoch, stop)
         ]
-
-
-def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:
-    """Read the source of each sample (int32[n]), for the metrics; None if the token store is gone or has changed."""
-    try:
-        store = open_store(path_from(folder, header.store))
-    except (InputError, FormatError):
-        return None
-    return store.sources() if store.index.fingerprint == header.store_fingerprint else None
 
 
 @dataclass(frozen=True, kw_only=True)

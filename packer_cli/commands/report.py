@@ -18,7 +18,7 @@ from packer_cli.commands.arguments import (
     samples_of,
     takes,
 )
-from packer_cli.commands.output_folder import store_of
+from packer_cli.commands.output_folder import open_own_store
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
 from packer_cli.commands.samples import look_at, require_samples
@@ -36,7 +36,6 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
-from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import Stats as FoundStats
@@ -48,8 +47,7 @@ from packer_cli.report.page import Page, Section, render
 from packer_cli.simulate.figures import EpochFigures
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import Result, Table
-from packer_cli.tokens.index import read_index
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.samples import StoreSamples
 
 if TYPE_CHECKING:
@@ -154,12 +152,11 @@ def report(
         refuse_given(options, TrainConfig.model_fields, lambda name: f"{name} {why}")
     rules = validate(TrainConfig, options)
     workers = validate(WorkersConfig, options).workers or default_workers()
-    subject, watch = _subject(plan, plan_config_of(options)), Stopwatch()
-    planned, samples = subject.planned, subject.samples
+    (name, planned, samples, sources), watch = _subject(plan, plan_config_of(options)), Stopwatch()
     facts = Facts(
-        name=subject.name,
+        name=name,
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
-        sources=_short(subject.sources),
+        sources=_short(sources),
         source_of_sample=samples.sources,
         stats=planned.stats() if planned else unplanned_stats(samples),
         planned=_planned(planned, samples, gpu, rules, strategies, workers) if planned else None,
@@ -283,64 +280,50 @@ def _made_from(planned: Plan | None) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in facts.items() if value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Subject:
-    """Subject of a report."""
-
-    name: str
-    """Name, as the user gave it; the heading of the page."""
-    planned: Plan | None
-    """The plan; None if only lengths are known."""
-    samples: Samples
-    sources: tuple[str, ...] = ()
-    """Names of the inputs; empty where they are not known."""
-
-
-def _subject(given: Any, config: PlanConfig | None) -> _Subject:
+def _subject(given: Any, config: PlanConfig | None) -> tuple[str, Plan | None, Samples, tuple[str, ...]]:
     """Find the subject: a plan, a packed set or a path, shown as it is; or lengths.
 
     Args:
         config: options that plan lengths; None for a subject that is planned already, and for lengths alone.
+
+    Returns:
+        Its name, as the user gave it; the plan, None if only lengths are known; the samples; the names of the inputs,
+        none where they are not known.
     """
     if isinstance(given, Plan):
         if config is not None:
             raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
-        return _Subject(name="Plan", planned=given, samples=given.samples or _samples_of_plan(given))
+        return "Plan", given, given.samples or _samples_of_plan(given), ()
+    name = "Lengths" if config is None else "Plan"
     sources: tuple[str, ...] = ()
-    if not isinstance(given, PackedSet) and not is_paths(given):
-        samples = samples_of(given)
-        name = "Lengths" if config is None else "Plan"
-    else:
+    if isinstance(given, PackedSet) or is_paths(given):
         path = given.path if isinstance(given, PackedSet) else one_path(given, "report")
-        name, found = _name_of(path), look_at(path)
+        found = look_at(path)
+        name = (found.path.absolute() if isinstance(path, Path) else path).name
         if config is None and found.has_plan:
             plan = read_planned(found.path, check=True)
-            samples, sources = _samples_of_set(found.path, plan)
-            return _Subject(name=name, planned=plan, samples=samples, sources=sources)
+            return name, plan, *_samples_of_set(found.path, plan)
         samples = require_samples(found)
         if found.store is not None:
-            sources = tuple(source.name for source in read_index(found.store).sources)
-    planned = None if config is None else plan_in_memory(samples, config)
-    return _Subject(name=name, planned=planned, samples=samples, sources=sources)
+            sources = _names(read_index(found.store))
+    else:
+        samples = samples_of(given)
+    return name, None if config is None else plan_in_memory(samples, config), samples, sources
 
 
 def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]]:
-    """Return the samples of a planned set and their sources' names: of its token store or, without it, of its plan."""
+    """Return the samples of a set, and the names of its inputs; without its token store, what its plan says."""
     assert planned.header is not None
-    store = store_of(path, planned.header)
     with suppress(FormatError, InputError):
-        opened = open_store(store)
-        if opened.index.fingerprint == planned.header.store_fingerprint:
-            names = tuple(source.name for source in opened.index.sources)
-            return StoreSamples(opened).of(planned.header.config), names
+        store = open_own_store(path, planned.header)
+        return StoreSamples(store).of(planned.header.config), _names(store.index)
     return _samples_of_plan(planned), ()
+
+
+def _names(index: StoreIndex) -> tuple[str, ...]:
+    return tuple(source.name for source in index.sources)
 
 
 def _samples_of_plan(planned: Plan) -> Samples:
     _, _, lengths = join(planned.arrays.pieces)
     return Samples(lengths=lengths)
-
-
-def _name_of(path: Path) -> str:
-    path = path.absolute() if isinstance(path, Path) else path
-    return path.parent.name if path.name == PLAN_NAME else path.name

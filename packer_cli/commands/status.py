@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
-from packer_cli.commands.output_folder import APPEND_MARKER, current_header, current_manifest, store_of
-from packer_cli.commands.validation_set import find_fault
+from packer_cli.commands.output_folder import (
+    APPEND_MARKER,
+    current_header,
+    current_manifest,
+    find_fault,
+    store_of,
+)
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
-from packer_cli.export.listing import NAME as EXPORT_NAME
-from packer_cli.export.listing import WORK as EXPORT_WORK
-from packer_cli.export.listing import read_listing
+from packer_cli.export import listing as export_listing
 from packer_cli.folders import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
@@ -67,7 +72,7 @@ class ArrayStatus:
         return array_expression(self.pin, self.missing)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StageStatus:
     """State of one stage."""
 
@@ -110,7 +115,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
         raise InputError(f"{str(folder)!r} is not a folder; name the output of an hbpack command")
     holders = find_holders(folder)
     alone = next((Running(host=each.host, pid=each.pid) for each in holders if each.task is None), None)
-    if (folder / EXPORT_NAME).exists() or (folder / EXPORT_WORK).exists():
+    if (folder / export_listing.NAME).exists() or (folder / export_listing.WORK).exists():
         return Status(stages=(_export(folder, holders),), running=alone)
     traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
     if not holders and not any((folder / name).exists() for name in traces):
@@ -118,12 +123,16 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     header = current_header(folder)
     store = folder / TOKENS if header is None else store_of(folder, header)
     again = "hbpack append" if (folder / APPEND_MARKER).exists() else "hbpack tokenize or pack"
-    tokens = _tokens(store, (folder / MANIFEST_NAME).exists(), holders, again)
-    aside = _validation(folder, header)
-    if stage == VALIDATION and not aside:
+    found = {
+        "tokens": _tokens(store, (folder / MANIFEST_NAME).exists(), holders, again),
+        "plan": _plan(header, store),
+        VALIDATION: None if header is None else _validation(folder, header),
+        "shards": _shards(folder, header, holders),
+    }
+    if stage == VALIDATION and found[VALIDATION] is None:
         raise InputError(f"{str(folder)!r} has no validation set; pack it with --validation, or name another --stage")
-    stages = (tokens, _plan(header, store), *aside, _shards(folder, header, holders))
-    return Status(stages=tuple(each for each in stages if stage in (None, each.stage)), running=alone)
+    stages = (each for name, each in found.items() if each is not None and stage in (None, name))
+    return Status(stages=tuple(stages), running=alone)
 
 
 def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder], parts: str) -> StageStatus | None:
@@ -142,7 +151,7 @@ def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder]
     counts = [f"{len(done):,} of {counted(array.num_tasks, 'task')} done"]
     others = (("running", len(running)), ("missing", len(array.missing)))
     counts += [f"{number:,} {what}" for what, number in others if number]
-    return StageStatus(stage=name, state="unfinished", summary=f"{', '.join(counts)}; {parts} written", array=array)
+    return StageStatus(name, "unfinished", f"{', '.join(counts)}; {parts} written", array=array)
 
 
 def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str) -> StageStatus:
@@ -153,38 +162,29 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
         try:
             index = read_index(store)
         except HbpackError as error:
-            return StageStatus(stage="tokens", state="missing", summary=str(error))
+            return StageStatus("tokens", "missing", str(error))
         summary = (
             f"{counted(index.total('num_samples'), index.unit)}, {counted(index.total('num_tokens'), 'token')}, "
             f"{index.total('num_rejected'):,} rejected; {counted(len(index.parts), 'part')}"
         )
-        return StageStatus(
-            stage="tokens", state="complete", summary="; ".join(filter(None, (summary, not_read(index))))
-        )
+        return StageStatus("tokens", "complete", "; ".join(filter(None, (summary, not_read(index)))))
     if (store / WORK).exists():
-        summary = f"{num_parts} written; run the same {again} again"
-        return StageStatus(stage="tokens", state="unfinished", summary=summary)
+        return StageStatus("tokens", "unfinished", f"{num_parts} written; run the same {again} again")
     if is_packed:
-        return StageStatus(stage="tokens", state="complete", summary="removed after the shards were written")
-    return StageStatus(stage="tokens", state="missing", summary="run hbpack tokenize")
+        return StageStatus("tokens", "complete", "removed after the shards were written")
+    return StageStatus("tokens", "missing", "run hbpack tokenize")
 
 
 def _plan(header: PlanHeader | None, store: Path) -> StageStatus:
     if header is None:
-        return StageStatus(stage="plan", state="missing", summary="run hbpack plan")
-    try:
-        is_current = read_index(store).fingerprint == header.store_fingerprint
-    except HbpackError:
-        is_current = True  # Nothing tells otherwise.
-    if not is_current:
-        summary = "the token store has changed since it was made; run hbpack plan again"
-        return StageStatus(stage="plan", state="missing", summary=summary)
+        return StageStatus("plan", "missing", "run hbpack plan")
+    with suppress(HbpackError):  # Where the store cannot be read, nothing tells otherwise.
+        if read_index(store).fingerprint != header.store_fingerprint:
+            why = "the token store has changed since it was made"
+            return StageStatus("plan", "missing", f"{why}; run hbpack plan again")
     overall = header.metrics.overall
-    summary = (
-        f"{counted(overall.num_packs, 'pack')}, {counted(overall.num_steps, 'step')}, "
-        f"{counted(header.config.gpus, 'GPU')}"
-    )
-    return StageStatus(stage="plan", state="complete", summary=summary)
+    counts = (overall.num_packs, "pack"), (overall.num_steps, "step"), (header.config.gpus, "GPU")
+    return StageStatus("plan", "complete", ", ".join(starmap(counted, counts)))
 
 
 def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) -> StageStatus:
@@ -194,43 +194,37 @@ def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) 
     try:
         manifest = read_manifest(folder)
     except InputError:
-        is_begun = (folder / SHARD_MARKERS).exists()
-        state: State = "unfinished" if is_begun else "missing"
-        summary = f"{num_written} written; run hbpack write again" if is_begun else "run hbpack write"
-        return StageStatus(stage="shards", state=state, summary=summary)
+        if (folder / SHARD_MARKERS).exists():
+            return StageStatus("shards", "unfinished", f"{num_written} written; run hbpack write again")
+        return StageStatus("shards", "missing", "run hbpack write")
     except HbpackError as error:
-        return StageStatus(stage="shards", state="missing", summary=str(error))
+        return StageStatus("shards", "missing", str(error))
     if header is not None and not is_of_plan(manifest, header.fingerprint):
-        return StageStatus(stage="shards", state="missing", summary="of an earlier plan; run hbpack write")
-    return StageStatus(stage="shards", state="complete", summary=describe_set(manifest))
+        return StageStatus("shards", "missing", "of an earlier plan; run hbpack write")
+    return StageStatus("shards", "complete", describe_set(manifest))
 
 
-def _validation(folder: Path, header: PlanHeader | None) -> list[StageStatus]:
+def _validation(folder: Path, header: PlanHeader) -> StageStatus | None:
     """Describe the validation set, where the plan has one, or where one is left of another plan."""
-    if header is None:
-        return []
     manifest, own = current_manifest(folder), current_manifest(folder / VALIDATION)
     fault = find_fault(folder, header, manifest.num_gpus if manifest else None)
     if fault is not None:
         state: State = "missing" if header.config.sets_aside else "unfinished"
-        summary = f"{fault.what}; run {fault.remedy}"
-        return [StageStatus(stage="validation", state=state, summary=summary, remedy=fault.remedy)]
+        return StageStatus("validation", state, f"{fault.what}; run {fault.remedy}", fault.remedy)
     if own is None or not header.config.sets_aside:
-        return []
-    summary = f"{counted(own.counts.samples, own.counts.unit)}; {describe_set(own)}"
-    return [StageStatus(stage="validation", state="complete", summary=summary)]
+        return None
+    return StageStatus(
+        "validation", "complete", f"{counted(own.counts.samples, own.counts.unit)}; {describe_set(own)}"
+    )
 
 
 def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
-    num_parts = counted(sum(1 for _ in (folder / EXPORT_WORK).glob("part-*.json")), "part")
-    if (array := _of_array("export", folder / EXPORT_WORK, "export", holders, num_parts)) is not None:
+    num_parts = counted(sum(1 for _ in (folder / export_listing.WORK).glob("part-*.json")), "part")
+    if (array := _of_array("export", folder / export_listing.WORK, "export", holders, num_parts)) is not None:
         return array
-    export = read_listing(folder)
+    export = export_listing.read_listing(folder)
     if export is None:
-        return StageStatus(stage="export", state="unfinished", summary="run the same hbpack export again")
-    num_bytes = sum(file["num_bytes"] for file in export["files"])
-    summary = (
-        f"{counted(export['num_rows'], 'pack')} and {counted(export['num_tokens'], 'token')} to {export['format']}, "
-        f"{format_bytes(num_bytes)}"
-    )
-    return StageStatus(stage="export", state="complete", summary=summary)
+        return StageStatus("export", "unfinished", "run the same hbpack export again")
+    size = format_bytes(sum(file["num_bytes"] for file in export["files"]))
+    packs, tokens = counted(export["num_rows"], "pack"), counted(export["num_tokens"], "token")
+    return StageStatus("export", "complete", f"{packs} and {tokens} to {export['format']}, {size}")

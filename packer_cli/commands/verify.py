@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from packer_cli.commands.output_folder import current_header, current_manifest, kind_of, locked_set
-from packer_cli.commands.validation_set import find_fault
+from packer_cli.commands.output_folder import current_header, current_manifest, find_fault, kind_of, locked_set
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import Engine

@@ -12,10 +12,13 @@ from pathlib import Path
 from packer_cli.commands.output_folder import (
     current_manifest,
     locked_output,
+    locked_validation,
+    own_index,
+    removing_validation,
+    require_sound,
     store_of,
     write_rejected,
 )
-from packer_cli.commands.validation_set import locked_validation, removing_validation, require_sound
 from packer_cli.config import WriteConfig
 from packer_cli.config.messages import TreesError
 from packer_cli.engine.array import ArrayIds, TaskShare, merged
@@ -265,11 +268,7 @@ class _Set(Output[Manifest]):
             raise InputError(
                 f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again"
             )
-        index = read_index(store)
-        if index.fingerprint != self._header.store_fingerprint:
-            raise FormatError(
-                f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again"
-            )
+        index = own_index(self.folder, self._header)
         own = share.task.share(index.parts, [part.num_bytes for part in index.parts])
         index = replace(index, parts=tuple(own))
         if not (self._is_pack or (share.is_whole and is_remote(store))):

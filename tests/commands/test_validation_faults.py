@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.commands import plan, rebalance, validation_set
+from packer_cli.commands import output_folder, plan, rebalance
 from packer_cli.files import remove_folder
 from tests.cli_runner import run
 from tests.commands.conftest import GROUPS
@@ -47,7 +47,7 @@ class TestASetThatIsDropped:
 
     def test_is_removed_by_write_where_the_run_was_killed(self, out, chats, pack, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(validation_set, "remove_folder", raising(KeyboardInterrupt))
+            patch.setattr(output_folder, "remove_folder", raising(KeyboardInterrupt))
             pack(out, chats, code=130)
         assert (out / "validation/plan.arrow").exists()
         found = state(out)
