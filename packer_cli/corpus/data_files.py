@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from packer_cli.corpus.blocks import Blocks, is_file
 from packer_cli.corpus.readers import datatrove, megatron
-from packer_cli.corpus.readers.stream import BOM, json_error
+from packer_cli.corpus.readers.stream import BOM, MAGIC, json_error
 from packer_cli.corpus.types import Compression, CorpusFile, FileFormat
 from packer_cli.corpus.versions import size_of, stamp_of
 from packer_cli.errors import InputError
@@ -42,15 +42,6 @@ INDEXED: dict[FileFormat, Callable[[str], str]] = {
 """Formats of token ids, and the index that must lie beside a file of each."""
 COMPRESSIONS: dict[str, Compression] = {".bz2": "bz2", ".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 COMPRESSIBLE: tuple[FileFormat, ...] = ("jsonl", "json", "text")
-MAGIC: dict[bytes, Kind] = {
-    b"PAR1": ("parquet", "none"),
-    b"ARROW1": ("arrow", "none"),
-    b"\x1f\x8b": ("jsonl", "gzip"),
-    b"\x28\xb5\x2f\xfd": ("jsonl", "zstd"),
-    b"BZh": ("jsonl", "bz2"),
-    b"\xfd7zXZ\0": ("jsonl", "xz"),
-}
-"""Magic numbers that files without a suffix begin with, if they are not plain JSON lines."""
 HEAD_BYTES = 1 << 20
 """Most bytes that tell what a file holds."""
 ABOUT_THE_DATA = ("readme", "license", "licence", "copying", "notice", "changelog")
@@ -179,8 +170,9 @@ def _kind_by_content(path: str, num_bytes: int) -> Kind | None:
         return None
     file = CorpusFile(0, path, "jsonl", num_bytes=num_bytes)
     begin = _head(file, 8)
-    kind = next((kind for magic, kind in MAGIC.items() if begin.startswith(magic)), ("jsonl", "none"))
-    if kind[0] == "jsonl" and not _num_objects(_head(file._replace(compression=kind[1]))):
+    found = next((suffix for magic, suffix in MAGIC.items() if begin.startswith(magic)), "")
+    kind = format_of(f"data{found}" if found in FORMATS else f"data.jsonl{found}")
+    if kind and kind[0] == "jsonl" and not _num_objects(_head(file._replace(compression=kind[1]))):
         return None
     return kind
 

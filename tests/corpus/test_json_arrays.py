@@ -99,12 +99,10 @@ def test_borders_of_elements_are_where_a_parser_sees_them(values: list, indent: 
     from packer_cli.corpus.readers.json_borders import find_borders
 
     text = json.dumps(values, indent=indent, ensure_ascii=False).encode()
-    state, buffer, found = np.zeros(3, dtype=np.int64), np.empty(3, dtype=np.int64), []
+    state, buffer, found = np.zeros(3, dtype=np.int64), np.empty(size, dtype=np.int64), []
     for begin in range(0, len(text), size):
-        data, at = np.frombuffer(text[begin : begin + size], dtype=np.uint8), 0
-        while at < len(data) and state[0] >= 0:
-            count, at = find_borders(data, at, state, buffer)
-            found += (begin + buffer[:count]).tolist()
+        count = find_borders(np.frombuffer(text[begin : begin + size], dtype=np.uint8), state, buffer)
+        found += (begin + buffer[:count]).tolist()
     assert found == array_borders(text)
 
 

@@ -1,9 +1,16 @@
 """Files named as JSON lines that are not: an array is read, anything else is one reject that says what to do."""
 
+import bz2
 import gzip
+import io
 import json
+import lzma
+import zipfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from backports import zstd
 
 from packer_cli.corpus.types import Gap
 
@@ -32,6 +39,49 @@ def test_other_encodings(tmp_path, encoding, name, slice_bytes):
     assert reasons(tmp_path / name, slice_bytes=slice_bytes) == [
         f"the file is {word}; convert it to UTF-8, as with iconv -f {word}; none of its {len(data):,} bytes are read"
     ]
+
+
+def _parquet() -> bytes:
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(RECORDS), out)
+    return out.getvalue().to_pybytes()
+
+
+def _arrow() -> bytes:
+    table, out = pa.Table.from_pylist(RECORDS), pa.BufferOutputStream()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue().to_pybytes()
+
+
+def _zip() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.jsonl", LINES)
+    return out.getvalue()
+
+
+BINARY = {
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    ".gz": lambda: gzip.compress(LINES.encode()),
+    ".zst": lambda: zstd.compress(LINES.encode()),
+    ".bz2": lambda: bz2.compress(LINES.encode()),
+    ".xz": lambda: lzma.compress(LINES.encode()),
+    ".zip": _zip,
+}
+
+
+@pytest.mark.parametrize("slice_bytes", [None, 50])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz"])
+@pytest.mark.parametrize("suffix", BINARY)
+def test_other_formats(tmp_path, suffix, name, slice_bytes):
+    data = BINARY[suffix]()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    remedy = "unpack it" if suffix == ".zip" else f"end its name in {suffix}"
+    why = f"the file begins as a {suffix} file does, not as JSON; {remedy}"
+    assert reasons(path, slice_bytes=slice_bytes) == [f"{why}; none of its {path.stat().st_size:,} bytes are read"]
 
 
 @pytest.mark.parametrize("slice_bytes", [None, 500])

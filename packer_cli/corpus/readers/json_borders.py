@@ -15,59 +15,44 @@ CLOSED = -1
 
 
 @njit(cache=True, nogil=True)
-def find_borders(
-    data: NDArray[np.uint8], start: int, state: NDArray[np.int64], borders: NDArray[np.int64]
-) -> tuple[int, int]:
+def find_borders(data: NDArray[np.uint8], state: NDArray[np.int64], borders: NDArray[np.int64]) -> int:
     """Find the bracket that opens the array, the commas between its elements, and the bracket that closes it.
 
     Only strings and brackets are told apart, so that an element that is broken otherwise still ends where it does.
-    Price: 1.3 GB/s a core.
+    Price: 0.9 GB/s a core.
 
     Args:
         data: uint8[n], some bytes of the file.
-        start: the first of them to look at.
         state: int64[3], changed: the depth of brackets (0 before the array, 1 between its elements, `CLOSED` behind
             it), whether inside a string, and whether behind a backslash there.
-        borders: int64[m], filled: indices into `data`.
+        borders: int64[n], filled: indices into `data`.
 
     Returns:
-        How many borders were found, and where it stopped: at the end of the data, behind the array, or full.
+        How many borders were found.
     """
     depth, in_string, escaped = state[0], state[1], state[2]
-    found, i, n = 0, start, len(data)
-    while i < n and depth != CLOSED and found < len(borders):
+    found = 0
+    for i in range(len(data)):
+        byte = data[i]
         if in_string:
-            while i < n:
-                byte = data[i]
-                i += 1
-                if escaped:
-                    escaped = 0
-                elif byte == BACKSLASH:
-                    escaped = 1
-                elif byte == QUOTE:
-                    in_string = 0
-                    break
-            continue
-        while i < n:
-            byte = data[i]
-            i += 1
-            if byte == QUOTE:
-                in_string = 1
-                break
-            is_border = False
-            if byte | BRACE == OPEN:
-                is_border = depth == 0
-                depth += 1
-            elif byte | BRACE == CLOSE:
-                is_border = depth == 1
-                depth = depth - 1 if depth > 1 else CLOSED
-            elif byte == COMMA:
-                is_border = depth == 1
-            if is_border:
-                borders[found] = i - 1
+            if escaped:
+                escaped = 0
+            elif byte == BACKSLASH:
+                escaped = 1
+            elif byte == QUOTE:
+                in_string = 0
+        elif depth == CLOSED:
+            break
+        elif byte == QUOTE:
+            in_string = 1
+        elif byte == COMMA or byte | BRACE == OPEN or byte | BRACE == CLOSE:
+            opens, closes = byte | BRACE == OPEN, byte | BRACE == CLOSE
+            if depth == (0 if opens else 1):
+                borders[found] = i
                 found += 1
-                break
-            if depth == CLOSED:
-                break
+            if opens:
+                depth += 1
+            elif closes:
+                depth = depth - 1 if depth > 1 else CLOSED
     state[0], state[1], state[2] = depth, in_string, escaped
-    return found, i
+    return found

@@ -9,9 +9,9 @@ decompresses a file once, however many of its slices it reads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 BOM = b"\xef\xbb\xbf"
 JSON_SPACE = b" \t\r\n"
+MAGIC = {
+    b"PAR1": ".parquet",
+    b"ARROW1": ".arrow",
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\0": ".xz",
+    b"PK\3\4": ".zip",
+}
+"""The first bytes of files that are no text -> the suffix that says so."""
 
 
 def why_not_json(text: bytes, what: str) -> str:
@@ -59,44 +69,8 @@ def json_error(text: bytes) -> orjson.JSONDecodeError | None:
     return None
 
 
-def parse_objects(
-    texts: Iterable[tuple[int, bytes]],
-    batch: RawBatch,
-    rules: ReadRules,
-    refuse: Callable[[int, bytes], Reject | None],
-) -> RawBatch:
-    """Add the records of texts to a batch.
-
-    Args:
-        texts: (number, text); a line feed at the end does not count as its length.
-        refuse: what becomes of a text that is not JSON; None: nothing.
-    """
-    from orjson import JSONDecodeError
-
-    keep, rejects = batch.records.append, batch.rejects
-    most = rules.max_record_bytes
-    for number, text in texts:
-        if len(text) > most and len(text.removesuffix(b"\n")) > most:
-            rejects.append(Reject(number, rules.too_long()))
-            continue
-        try:
-            record = read_json(text)
-        except JSONDecodeError:
-            if (reject := refuse(number, text)) is not None:
-                rejects.append(reject)
-            continue
-        except BadRecordError as error:
-            rejects.append(Reject(number, str(error)))
-            continue
-        if type(record) is dict:
-            keep((number, record))
-        else:
-            rejects.append(Reject(number, f"a record must be a JSON object, this is {type_name(record)}"))
-    return batch
-
-
-FindEnds = Callable[[bytes], Iterable[NDArray[np.int64]]]
-"""A chunk -> where in it records end, rising: behind each begins another."""
+FindEnds = Callable[[bytes], NDArray[np.int64]]
+"""A chunk -> where in it records end, rising."""
 
 END = 2**63 - 1
 """End of the last slice of a compressed file: nobody knows its length before having read it."""
@@ -104,8 +78,16 @@ HEAD_BYTES = 8 << 20
 """Decompressed bytes from which the length of a compressed file is estimated."""
 
 
+class Taken(NamedTuple):
+    """Records that are not yet parsed, and what is rejected unread."""
+
+    texts: list[tuple[int, bytes]]
+    """(number, text)"""
+    rejects: list[Reject]
+
+
 class RecordStream(ABC):
-    """The records of a file from some record on; each is taken once."""
+    """The records of a file from some record on, the texts between borders of one byte; each is taken once."""
 
     def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
         self._blocks = blocks
@@ -119,47 +101,101 @@ class RecordStream(ABC):
         """All records that begin before this have been taken."""
         self._ended = False
         """Whether there is nothing more to read."""
-        self._left: Any = ()
-        """Text that has been read and not been taken."""
-        self._open: list[bytes] = []  # Of a record whose end has not been read; joined once, however long it is.
-        self._open_bytes = 0
+        self._open = bytearray()
+        """Begin of the next record in earlier blocks."""
+        self._block = b""
+        self._place = self.position
+        """Where the block begins, in decompressed bytes."""
+        self._begin = 0
+        """Where in the block the next record begins, or goes on."""
+        self._ends = np.zeros(0, dtype=np.int64)
+        """Borders in the block behind the next record and those after it."""
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to take, for any slice."""
-        return self._ended and not self._left
+        return self._ended and not len(self._ends)
+
+    def take(self, stop: int) -> Taken | None:
+        """Take the records of about a block that begin before `stop`; None when there are no more."""
+        taken = Taken([], [])
+        while self.position < stop and not self.is_done and not any(taken):
+            if not len(self._ends):
+                self._read(taken)
+                continue
+            num = int(self._ends.searchsorted(stop - self._place - 1)) + 1
+            ends, self._ends = self._ends[:num].tolist(), self._ends[num:]
+            begins = [self._begin, *(end + 1 for end in ends)]
+            texts = [self._block[begin:end] for begin, end in zip(begins, ends, strict=False)]
+            texts[0] = self._join(texts[0])
+            self._begin = begins[-1]
+            self.position = self._place + self._begin
+            taken.texts.extend(enumerate(texts, self.number))
+            self.number += len(texts)
+            self._check(taken)
+        return taken if any(taken) else None
+
+    def _read(self, taken: Taken) -> None:
+        """Read the next block; at the end, take what is behind the last border."""
+        if len(self._open) <= self._rules.max_record_bytes:  # One that is too long need not be longer.
+            self._open += self._block[self._begin :]
+        self._place += len(self._block)
+        self._block, self._begin = self._blocks.read(self._rules.batch_bytes), 0
+        if self._block:
+            self._ends = self._find(self._block)
+        else:
+            self._ended = True
+            self._end(self._join(b""), taken)
+
+    def _join(self, text: bytes) -> bytes:
+        """Join the next record, of which this is the end."""
+        text = bytes(self._open) + text if self._open else text
+        self._open.clear()
+        return text.removeprefix(BOM) if self.position == 0 else text
+
+    def parse(self, taken: Taken) -> RawBatch:
+        """Parse the records that were taken."""
+        from orjson import JSONDecodeError
+
+        batch = RawBatch(rejects=taken.rejects)
+        keep, refuse, most = batch.records.append, batch.rejects.append, self._rules.max_record_bytes
+        for number, text in taken.texts:
+            if len(text) > most:
+                refuse(Reject(number, self._rules.too_long()))
+                continue
+            try:
+                record = read_json(text)
+            except JSONDecodeError:
+                if (why := self._why_not(text)) is not None:
+                    refuse(Reject(number, why))
+            except BadRecordError as error:
+                refuse(Reject(number, str(error)))
+            else:
+                if type(record) is dict:
+                    keep((number, record))
+                else:
+                    refuse(Reject(number, f"a record must be a JSON object, this is {type_name(record)}"))
+        batch.rejects.sort(key=lambda reject: reject.line)
+        return batch
 
     @abstractmethod
-    def take(self, stop: int) -> Any:
-        """Take some more text of records that begin before `stop`, not yet parsed; None when there are no more."""
+    def _find(self, block: bytes) -> NDArray[np.int64]:
+        """Find the borders in the next block, rising."""
+
+    def _check(self, taken: Taken) -> None:
+        """Look at records that were taken up to a border."""
 
     @abstractmethod
-    def parse(self, taken: Any) -> Iterator[RawBatch]:
-        """Parse the records of what `take` gave, some at a time."""
+    def _end(self, text: bytes, taken: Taken) -> None:
+        """Take what is behind the last border of the file."""
+
+    @abstractmethod
+    def _why_not(self, text: bytes) -> str | None:
+        """Say why a text is rejected that is not JSON; None: it is no record."""
 
     def close(self) -> None:
         """Close the file."""
         self._blocks.close()
-
-    @property
-    def _is_too_long(self) -> bool:
-        """Whether what is known of the open record is more than a record may have."""
-        return self._open_bytes > self._rules.max_record_bytes
-
-    def _hold(self, data: bytes) -> None:
-        """Add to the open record; one that is too long is only measured."""
-        self._open_bytes += len(data)
-        if self._is_too_long:
-            self._open.clear()
-        elif data:
-            self._open.append(data)
-
-    def _join(self, data: bytes = b"") -> bytes:
-        """Join the open record with this at its end; the next one begins behind it."""
-        text = b"".join((*self._open, data)) if self._open else data
-        self._open.clear()
-        self._open_bytes = 0
-        return text
 
 
 _kept: dict[tuple[Any, ...], RecordStream] = {}
@@ -191,7 +227,7 @@ def read_stream(
         while stream.position < slice_.start and stream.take(slice_.start) is not None:
             pass
         while (taken := stream.take(stop)) is not None:
-            yield from stream.parse(taken)
+            yield stream.parse(taken)
         is_whole = True
     finally:
         if is_whole and not is_plain and not stream.is_done:
@@ -201,14 +237,24 @@ def read_stream(
             stream.close()
 
 
-def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
+def cut_text(file: CorpusFile, slice_bytes: int | None, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
+    """Cut a file into slices, each at least `slice_bytes` long but the last; see `_cut_plain`, `_cut_compressed`."""
+    if file.compression != "none":
+        return _cut_compressed(file, slice_bytes)
+    limit = slice_bytes or default_slice_bytes(file.num_bytes)
+    if 0 < file.num_bytes <= limit:  # Counting its records would take longer than reading it.
+        return [whole_slice(file)]
+    return _cut_plain(file, limit, find_ends, begun)
+
+
+def _cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:
     """Cut a plain file into slices that begin behind the end of a record, each with its checksum.
 
     The file is read once.
 
     Args:
         slice_bytes: least bytes of each but the last.
-        find_ends: called with the chunks of the file in order.
+        find_ends: called with the chunks of the file in order; behind each end begins another record.
         begun: records that begin at the start of the file: of lines one, of an array's elements none.
     """
     cuts = [(0, 1)]  # First byte of each slice, and the number of its first record.
@@ -219,16 +265,16 @@ def cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: in
     def see(chunk: bytes) -> None:
         nonlocal begun, position
         view, begin = memoryview(chunk), 0
-        for ends in find_ends(chunk):
-            # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
-            while (at := int(ends.searchsorted(cuts[-1][0] + slice_bytes - 1 - position))) < len(ends):
-                stop = int(ends[at]) + 1
-                digest.update(view[begin:stop])
-                digests.append(digest.hexdigest())
-                digest.reset()
-                begin = stop
-                cuts.append((position + stop, begun + at + 1))
-            begun += len(ends)
+        ends = find_ends(chunk)
+        # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
+        while (at := int(ends.searchsorted(cuts[-1][0] + slice_bytes - 1 - position))) < len(ends):
+            stop = int(ends[at]) + 1
+            digest.update(view[begin:stop])
+            digests.append(digest.hexdigest())
+            digest.reset()
+            begin = stop
+            cuts.append((position + stop, begun + at + 1))
+        begun += len(ends)
         digest.update(view[begin:])
         position += len(chunk)
 
@@ -247,7 +293,7 @@ def whole_slice(file: CorpusFile) -> CorpusSlice:
     return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint)
 
 
-def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
+def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut equal slices of the decompressed length that the beginning of the file lets expect.
 
     The last one takes what is there beyond it; where the rest compresses worse than the beginning, slices at the end
