@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import xxhash
@@ -17,7 +15,7 @@ import xxhash
 from packer_cli.corpus.types import Compression, CorpusFile, CorpusSlice
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.remote.local import open_source as open_remote_or_map
-from packer_cli.remote.path import RemotePath
+from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
 
 SCAN_BYTES = 8 << 20
@@ -26,6 +24,8 @@ FIRST_BYTES = 64 << 10
 """Bytes of the first read, which is all of a small file: more memory would take longer to come by than the file."""
 COMPRESSED_BYTES = 128 << 10
 """Compressed bytes a read."""
+MAX_ZSTD_WINDOW = 1 << 27
+"""Window that the zstd command line reads unless asked otherwise, and that we read where records are no longer."""
 
 
 def unreadable(path: str, error: BaseException | str) -> InputError:
@@ -74,17 +74,15 @@ def open_file(path: str, stop: int | None = None) -> io.RawIOBase:
         OSError: it cannot be opened.
         RemoteError: the storage does not answer.
     """
-    if not is_url(path):
-        return open(path, "rb", buffering=0)
-    file: Any = RemotePath(path).open("rb", buffering=0)
-    if stop is not None:
+    file: Any = as_path(path).open("rb", buffering=0)
+    if stop is not None and is_url(path):
         file.stop_at(stop)
     return cast("io.RawIOBase", file)
 
 
 def is_file(path: str) -> bool:
     """Whether there is a file of this name, or an object behind this URL."""
-    return RemotePath(path).is_file() if is_url(path) else os.path.isfile(path)
+    return as_path(path).is_file()
 
 
 def open_source(path: str) -> Any:
@@ -95,7 +93,7 @@ def open_source(path: str) -> Any:
         RemoteError: the storage does not answer.
     """
     with readable(path):
-        return open_remote_or_map(RemotePath(path) if is_url(path) else Path(path))
+        return open_remote_or_map(as_path(path))
 
 
 def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -> str:
@@ -194,9 +192,11 @@ class Blocks:
             self._raw = open_file(file.path, stop) if file.content is None else io.BytesIO(file.content)
             if start:
                 self._raw.seek(start)
-        self._inflate: Decompressor | None = None
+        self._most = 0
+        self._inflated: Iterator[bytes] | None = None
         if file.compression != "none":
-            self._inflate = Decompressor(file.compression, max(MAX_ZSTD_WINDOW, max_record_bytes))
+            window_log = min(max(MAX_ZSTD_WINDOW, max_record_bytes).bit_length() - 1, 31)
+            self._inflated = self._inflate(file.compression, window_log)
 
     def __enter__(self) -> Blocks:
         return self
@@ -210,32 +210,51 @@ class Blocks:
 
     def read(self, size: int) -> bytes:
         """Read about `size` bytes, at least one; nothing at the end."""
-        if self._inflate is None:
+        if self._inflated is None:
             if self._left <= 0:
                 return b""
             block = self._read_raw(min(size, self._left))
             if not block:
                 raise changed(self._path)
             return block
+        self._most = size
         parts: list[bytes] = []
         total = 0
-        while total < size and not self.broken:
-            compressed = self._read_raw(COMPRESSED_BYTES) if self._inflate.hungry else b""
-            at_end = not compressed and self._inflate.hungry
-            if at_end and not self._inflate.inside:
-                break
-            try:
-                part = self._inflate.feed(compressed, size)
-            except ValueError as error:
-                self.broken = str(error)
-                break
-            if at_end and not part:  # zlib may have held back output until now
-                if self._inflate.inside:
-                    self.broken = "compressed data ends early"
-                break
-            parts.append(part)
-            total += len(part)
+        try:
+            while total < size and (part := next(self._inflated, b"")):
+                parts.append(part)
+                total += len(part)
+        except ValueError as error:
+            self.broken = str(error)
         return b"".join(parts)
+
+    def _inflate(self, compression: Compression, window_log: int) -> Iterator[bytes]:
+        """Yield up to `_most` decompressed bytes at a time, across the members or frames of a file.
+
+        Raises:
+            ValueError: the data is damaged, in words.
+        """
+        begin, errors = _decompressors(compression, window_log)
+        data = self._read_raw(COMPRESSED_BYTES)
+        is_first = True
+        while data or is_first:  # An empty file is incomplete.
+            member, is_first = begin(), False
+            while not member.eof:
+                at_end = not data and getattr(member, "needs_input", True)
+                try:
+                    part = member.decompress(data, self._most)
+                except errors as error:
+                    raise ValueError(_why_corrupt(error, window_log)) from error
+                if part:
+                    yield part
+                elif at_end:  # zlib may have held back output until now.
+                    raise ValueError("compressed data ends early")
+                data = getattr(member, "unconsumed_tail", b"")
+                if not data and getattr(member, "needs_input", True) and not member.eof:
+                    data = self._read_raw(COMPRESSED_BYTES)
+            data = member.unused_data or self._read_raw(COMPRESSED_BYTES)
+            while compression in ("gzip", "xz") and data and not (data := data.lstrip(b"\0")):
+                data = self._read_raw(COMPRESSED_BYTES)  # Members may be padded with zeros.
 
     def _read_raw(self, size: int) -> bytes:
         with readable(self._path, OSError):
@@ -249,76 +268,31 @@ class Blocks:
         return data
 
 
-MAX_ZSTD_WINDOW = 1 << 27
-"""Window that the zstd command line reads unless asked otherwise, and that we read where records are no longer."""
+def _decompressors(compression: Compression, window_log: int) -> tuple[Callable[[], Any], type[Exception]]:
+    """Return what makes a decompressor of one member, and what it raises for damaged data."""
+    if compression == "gzip":
+        return partial(zlib.decompressobj, wbits=31), zlib.error
+    if compression == "bz2":
+        import bz2
+
+        return bz2.BZ2Decompressor, OSError
+    if compression == "xz":
+        import lzma
+
+        memory = 2 * MAX_ZSTD_WINDOW  # xz -9 needs 65 MiB.
+        return partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=memory), lzma.LZMAError
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: window_log}
+    return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
 
 
-class Decompressor:
-    """Takes compressed bytes in order, across the gzip members, zstd frames or other streams of a file.
-
-    A zstd frame whose window exceeds `max_window` bytes is refused.
-    """
-
-    def __init__(self, compression: Compression, max_window: int = MAX_ZSTD_WINDOW) -> None:
-        self._begin: Callable[[], Any]
-        self._is_padded = compression in ("gzip", "xz")
-        self._error: type[Exception]
-        if compression == "gzip":
-            self._begin, self._error = partial(zlib.decompressobj, wbits=31), zlib.error
-        elif compression == "bz2":
-            import bz2
-
-            self._begin, self._error = bz2.BZ2Decompressor, OSError
-        elif compression == "xz":
-            import lzma
-
-            memory = 2 * MAX_ZSTD_WINDOW  # xz -9 needs 65 MiB.
-            self._begin = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=memory)
-            self._error = lzma.LZMAError
-        else:
-            if sys.version_info >= (3, 14):
-                from compression import zstd
-            else:
-                from backports import zstd
-
-            self._window_log = min(max_window.bit_length() - 1, 31)
-            options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: self._window_log}
-            self._begin, self._error = partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
-        self._member = self._begin()
-        self._pending = b""
-        self.inside = True
-        """Whether a member has begun and not ended. True at first: an empty file is incomplete."""
-
-    @property
-    def hungry(self) -> bool:
-        """Whether it needs input before it can give more."""
-        return not self._pending and (not self.inside or getattr(self._member, "needs_input", True))
-
-    def feed(self, data: bytes, size: int) -> bytes:
-        """Return up to `size` bytes of output; `data` is empty unless the decompressor is hungry.
-
-        Raises:
-            ValueError: the data is damaged, in words.
-        """
-        data = self._pending or data
-        if not self.inside:
-            if self._is_padded:
-                data = data.lstrip(b"\0")  # Members may be padded with zeros.
-            if not data:
-                self._pending = b""
-                return b""
-            self._member = self._begin()
-            self.inside = True
-        try:
-            output: bytes = self._member.decompress(data, size)
-        except self._error as error:
-            reason = str(error).split(": ")[-1].rstrip(".")
-            if "too much memory" in reason:
-                raise ValueError(
-                    f"its zstd window is over {2**self._window_log >> 20} MiB; "
-                    "decompress it first, or raise --max-record-bytes"
-                ) from error
-            raise ValueError(f"compressed data is corrupt ({reason})") from error
-        self._pending = getattr(self._member, "unconsumed_tail", b"") or self._member.unused_data
-        self.inside = not self._member.eof
-        return output
+def _why_corrupt(error: Exception, window_log: int) -> str:
+    reason = str(error).split(": ")[-1].rstrip(".")
+    if "too much memory" in reason:
+        most = 2**window_log >> 20
+        return f"its zstd window is over {most} MiB; decompress it first, or raise --max-record-bytes"
+    return f"compressed data is corrupt ({reason})"

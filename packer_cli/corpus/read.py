@@ -78,22 +78,15 @@ class SliceReader:
                 tokenized.append(document)
             else:
                 reject(document)  # type: ignore[arg-type]
-        alone, pairs = ([each for each in tokenized if each.is_pair == wanted] for wanted in (False, True))
-        if alone or raw.tokens is not None:
+        if tokenized or raw.tokens is not None:
             from packer_cli.corpus.records.token_rows import read_records, read_rows
 
             rows = raw.tokens
-            found = read_records(alone) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
-            batch.tokens = found[0]
-            batch.rejects += found[1]
-        if pairs:
-            from packer_cli.corpus.ragged import join_samples
-            from packer_cli.corpus.records.token_pairs import read_pairs
-
-            samples, rejects, batch.pairs = read_pairs(pairs)
-            both = [each for each in (batch.tokens, samples) if each is not None]
-            batch.tokens = join_samples(both) if both else None
-            batch.rejects += rejects
+            found = read_records(tokenized) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
+            batch.tokens, refused = found
+            batch.rejects += refused
+            lost = {entry.line for entry in refused}
+            batch.pairs = {line: values for line, _, values in tokenized if values is not None and line not in lost}
         if 1 < len(batch.rejects) > count:
             batch.rejects.sort(key=lambda entry: entry.line)
         return batch

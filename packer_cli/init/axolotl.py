@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from packer_cli.corpus.records.text import SHAPE as TEXT
+from packer_cli.corpus.records.texts import TEXT
 from packer_cli.errors import InputError
 from packer_cli.init.carried import add_integers, add_model, add_rows, add_validation, hub_name, wrong_messages
 from packer_cli.init.text import Draft, TrainerConfig

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from packer_cli.corpus.records.alpaca import PROMPT_WITH_INPUT
+from packer_cli.corpus.records.texts import PROMPT_WITH_INPUT
 from tests.cli.conftest import rejected
 from tests.reference import read_rows, tree
 

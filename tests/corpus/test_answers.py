@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.records.alpaca import PROMPT_WITH_INPUT
 from packer_cli.corpus.records.answers import common_beginning
 from packer_cli.corpus.records.shapes import Normalizer
+from packer_cli.corpus.records.texts import PROMPT_WITH_INPUT
 from packer_cli.corpus.types import DocumentBatch, Reject
 
 from .helpers import ALPACA, CHAT, PROMPT, TEXT, TOKENS, parse, reason

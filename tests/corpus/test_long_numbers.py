@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.corpus.records.json_text import has_long_number, read_json
+from packer_cli.corpus.records.base import has_long_number, read_json
 
 from .helpers import CHAT, parse, read_all, reason
 

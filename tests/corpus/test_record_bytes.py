@@ -15,7 +15,8 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.corpus.blocks import Decompressor
+from packer_cli.corpus.blocks import Blocks
+from packer_cli.corpus.types import CorpusFile
 
 from .helpers import read_all
 
@@ -102,17 +103,19 @@ def test_a_zstd_window_is_bounded_by_the_longest_record(tmp_path: Path) -> None:
     assert rejects == [(1, f"{reason}; the rest of the file is lost")]
 
 
-def test_no_call_gives_more_than_it_was_asked_for() -> None:
+def test_no_call_gives_more_than_it_was_asked_for(tmp_path: Path) -> None:
     bomb = zstd.compress(bytes(50 << 20))
     assert len(bomb) < 10_000
-    frame = Decompressor("zstd")
-    total = len(frame.feed(bomb, 1000))
-    assert total == 1000
-    while frame.inside:
-        part = frame.feed(b"", 1 << 20)
-        assert 0 < len(part) <= 1 << 20
-        total += len(part)
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(bomb)
+    with Blocks(CorpusFile(0, str(path), "jsonl", "zstd", len(bomb))) as blocks:
+        total = len(blocks.read(1000))
+        assert total == 1000
+        while part := blocks.read(1 << 20):
+            assert len(part) < 2 << 20
+            total += len(part)
     assert total == 50 << 20
+    assert not blocks.broken
 
 
 PEAK = """

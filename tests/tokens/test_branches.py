@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packer_cli.corpus.records.shapes import Normalizer
-from packer_cli.corpus.records.token_pairs import read_pairs
+from packer_cli.corpus.records.token_rows import read_records
 from packer_cli.corpus.types import Document, DocumentBatch
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.branches import NOT_INFERENCE
@@ -32,7 +32,9 @@ def batch_of(*records, **options):
     normalizer = Normalizer(**options)
     parsed = [normalizer.parse(record, line) for line, record in enumerate(records, 1)]
     documents = [each for each in parsed if isinstance(each, Document)]
-    batch, rejects, pairs = read_pairs([each for each in parsed if not isinstance(each, Document)])
+    tokenized = [each for each in parsed if not isinstance(each, Document)]
+    batch, rejects = read_records(tokenized)
+    pairs = {each.line: each.values for each in tokenized}
     return DocumentBatch(documents=documents, tokens=batch, pairs=pairs, rejects=rejects)
 
 

@@ -6,15 +6,11 @@ the size of the file and the last end. A slice is a range of documents. `NAME.ds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-
 import numpy as np
 
 from packer_cli.corpus.blocks import is_file, unreadable
-from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
-from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
-from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.corpus.readers.numbers import Documents, NumberFile, indexed_reader
+from packer_cli.corpus.types import CorpusFile
 
 LOSS = ".loss"
 
@@ -46,39 +42,25 @@ def _width(path: str, num_bytes: int, num_tokens: int) -> int:
     )
 
 
-def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Cut ranges of documents of about `slice_bytes`."""
+def _read_index(file: CorpusFile, start: int, stop: int | None) -> Documents:
     path, loss = file.path, _loss_path(file.path)
     with NumberFile(index_path(path), "<i8") as index:
         if index.num_bytes % 8:
             raise unreadable(index.path, f"an index has 8 bytes a document, this file has {index.num_bytes:,}")
-        ends = index.read(0, len(index))
-    starts = np.append(0, ends)[:-1]
-    if (ends < starts).any():
-        number = int((ends < starts).argmax())
+        ends = index.read(max(start - 1, 0), len(index) if stop is None else stop)
+        num_tokens = int(index.read(len(index) - 1, len(index))[0]) if len(index) else 0
+    borders = ends if start else np.append(0, ends)
+    lengths = np.diff(borders)
+    if (lengths < 0).any():
+        number = start + int((lengths < 0).argmax())
         raise unreadable(index.path, f"document {number + 1} ends before it begins")
-    num_tokens = int(ends[-1]) if len(ends) else 0
-    width = _width(path, file.num_bytes, num_tokens)
+    columns = {"input_ids": (path, f"<u{_width(path, file.num_bytes, num_tokens)}")}
     if loss is not None:
+        columns["loss_mask"] = (loss, "u1")
         with NumberFile(loss, "u1") as masks:
             if len(masks) != num_tokens:
                 raise unreadable(loss, f"it has {len(masks):,} bytes for {num_tokens:,} tokens")
-    return cut_documents(file, ends * width, slice_bytes, _parts(path))
+    return Documents(columns, borders[:-1], lengths)
 
 
-def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """Read the documents of the slice."""
-    path, loss = slice_.file.path, _loss_path(slice_.file.path)
-    with ExitStack() as stack:
-        index = stack.enter_context(NumberFile(index_path(path), "<i8"))
-        before = index.read(slice_.start - 1, slice_.start) if slice_.start else np.zeros(1, np.int64)
-        borders = np.append(before, index.read(slice_.start, slice_.stop))
-        num_tokens = int(index.read(len(index) - 1, len(index))[0])
-        width = _width(path, slice_.file.num_bytes, num_tokens)
-        files = {"input_ids": stack.enter_context(NumberFile(path, f"<u{width}"))}
-        if loss is not None:
-            files["loss_mask"] = stack.enter_context(NumberFile(loss, "u1"))
-        yield from read_documents(files, borders, np.arange(slice_.start, slice_.stop) + 1, rules)
-
-
-READER = FileReader(cut, read, _parts)
+READER = indexed_reader(_read_index, _parts)

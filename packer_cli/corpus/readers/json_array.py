@@ -76,9 +76,8 @@ class _Elements(RecordStream):
     def _find(self, block: bytes) -> NDArray[np.int64]:
         return self._borders.find(block)
 
-    def _check(self, taken: Taken) -> None:
-        if taken.texts[0][0] == 0:
-            del taken.texts[0]
+    def _add(self, texts: list[tuple[int, bytes]], taken: Taken) -> None:
+        super()._add(texts[texts[0][0] == 0 :], taken)
         if not self._is_closed:
             return
         number, last = taken.texts[-1]

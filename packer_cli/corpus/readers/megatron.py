@@ -13,17 +13,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import is_file, unreadable
-from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
-from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
+from packer_cli.corpus.readers.numbers import Documents, NumberFile, indexed_reader
+from packer_cli.corpus.types import CorpusFile
 
 IDS, MASK = "tokens.bin", "loss_mask.bin"
 MAGIC = b"MMIDIDX\x00\x00"
@@ -50,19 +46,8 @@ def is_mask(path: str) -> bool:
     return name == MASK and mask_path(os.path.join(folder, IDS)) is not None and is_file(os.path.join(folder, IDS))
 
 
-class _Index(NamedTuple):
-    """Parts of an index that a slice needs."""
-
-    dtype: str
-    lengths: NDArray[np.int32]
-    firsts: NDArray[np.int64]
-    """The places of first ids in the `.bin`."""
-    rests: NDArray[np.int64]
-    """Bytes between these places and where the index puts them: none unless it is damaged."""
-
-
-def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
-    """Read sequences `start` to `stop - 1` of an `.idx`; raises InputError when it is damaged."""
+def _read_idx(path: str, start: int, stop: int | None) -> tuple[str, NDArray[np.int32], NDArray[np.int64]]:
+    """Read the dtype of an `.idx`, and the lengths of sequences and the bytes where they begin in the `.bin`."""
     with NumberFile(path, "u1") as data:
         if len(data) < HEADER.size:
             raise unreadable(path, f"an index has at least {HEADER.size} bytes, this file has {len(data)}")
@@ -81,7 +66,7 @@ def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
         stop, places = num_sequences if stop is None else stop, HEADER.size + 4 * num_sequences
         lengths = data.read(HEADER.size + 4 * start, HEADER.size + 4 * stop).view("<i4")
         starts = data.read(places + 8 * start, places + 8 * stop).view("<i8")
-    return _Index(INTEGERS[code], lengths, *np.divmod(starts, np.dtype(INTEGERS[code]).itemsize))
+    return INTEGERS[code], lengths, starts
 
 
 def _parts(path: str) -> list[str]:
@@ -90,42 +75,17 @@ def _parts(path: str) -> list[str]:
     return [path, index_path(path), *([] if mask is None else [mask, index_path(mask)])]
 
 
-def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Cut ranges of sequences of about `slice_bytes`."""
-    index = _read_index(index_path(file.path))
-    mask = mask_path(file.path)
+def _read_index(file: CorpusFile, start: int, stop: int | None) -> Documents:
+    path, mask = file.path, mask_path(file.path)
+    dtype, lengths, starts = _read_idx(index_path(path), start, stop)
+    firsts, rests = np.divmod(starts, np.dtype(dtype).itemsize)
+    columns = {"input_ids": (path, dtype)}
     if mask is not None:
-        other = _read_index(index_path(mask))
-        if not (np.array_equal(index.lengths, other.lengths) and np.array_equal(index.firsts, other.firsts)):
-            raise unreadable(mask, f"its sequences are not those of {file.path}")
-    ends = np.cumsum(index.lengths, dtype=np.int64) * np.dtype(index.dtype).itemsize
-    return cut_documents(file, ends, slice_bytes, _parts(file.path))
+        of_mask, others, places = _read_idx(index_path(mask), start, stop)
+        if not (np.array_equal(lengths, others) and np.array_equal(firsts, places // np.dtype(of_mask).itemsize)):
+            raise unreadable(mask, f"its sequences are not those of {path}")
+        columns["loss_mask"] = (mask, of_mask)
+    return Documents(columns, np.where(rests, -1, firsts), lengths)
 
 
-def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """Read the sequences of the slice; those that the index puts outside the `.bin` are lost."""
-    path = slice_.file.path
-    index = _read_index(index_path(path), slice_.start, slice_.stop)
-    mask = mask_path(path)
-    with ExitStack() as stack:
-        files = {"input_ids": stack.enter_context(NumberFile(path, index.dtype))}
-        if mask is not None:
-            files["loss_mask"] = stack.enter_context(NumberFile(mask, _read_index(index_path(mask), 0, 0).dtype))
-        lines = np.arange(slice_.start, slice_.stop) + 1
-        first, last = index.firsts, index.firsts + index.lengths
-        is_inside = (index.lengths >= 0) & (first >= 0) & (index.rests == 0) & (last <= min(map(len, files.values())))
-        follows = np.zeros(len(first), np.bool_)
-        follows[1:] = is_inside[1:] == is_inside[:-1]
-        follows[1:] &= ~is_inside[1:] | (first[1:] == last[:-1])
-        runs = np.append(np.flatnonzero(~follows), len(first))
-        for start, stop in zip(runs.tolist(), runs[1:].tolist(), strict=False):
-            if is_inside[start]:
-                borders = np.append(first[start:stop], last[stop - 1])
-                yield from read_documents(files, borders, lines[start:stop], rules)
-            else:
-                numbers = f"{lines[start]} to {lines[stop - 1]}"
-                lost = f"the index puts sequences {numbers} outside {os.path.basename(path)}; they are lost"
-                yield RawBatch(rejects=[Gap(int(lines[start]), lost)])
-
-
-READER = FileReader(cut, read, _parts)
+READER = indexed_reader(_read_index, _parts)

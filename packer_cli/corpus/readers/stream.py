@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
-from packer_cli.corpus.records.base import BadRecordError, type_name
-from packer_cli.corpus.records.json_text import read_json
+from packer_cli.corpus.records.base import BadRecordError, read_json, type_name
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 if TYPE_CHECKING:
@@ -130,9 +129,9 @@ class RecordStream(ABC):
             texts[0] = self._join(texts[0])
             self._begin = begins[-1]
             self.position = self._place + self._begin
-            taken.texts.extend(enumerate(texts, self.number))
+            numbered = list(enumerate(texts, self.number))
             self.number += len(texts)
-            self._check(taken)
+            self._add(numbered, taken)
         return taken if any(taken) else None
 
     def _read(self, taken: Taken) -> None:
@@ -182,8 +181,9 @@ class RecordStream(ABC):
     def _find(self, block: bytes) -> NDArray[np.int64]:
         """Find the borders in the next block, rising."""
 
-    def _check(self, taken: Taken) -> None:
-        """Look at records that were taken up to a border."""
+    def _add(self, texts: list[tuple[int, bytes]], taken: Taken) -> None:
+        """Take records that end at borders."""
+        taken.texts.extend(texts)
 
     @abstractmethod
     def _end(self, text: bytes, taken: Taken) -> None:

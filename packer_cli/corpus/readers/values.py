@@ -7,14 +7,16 @@ all but `content` of a message, whose null means something beside `tool_calls`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packer_cli.corpus.records.json_text import read_json
+from packer_cli.corpus.records.base import read_json
 
 KEEP_NULL = "content"
 """Columns whose structs, or lists of such, have a `role`."""
@@ -27,37 +29,64 @@ class Unreadable:
         self.reason = reason
 
 
+def _sums(
+    column: pa.Array, of_leaf: Callable[[pa.Array], NDArray[np.int64]], *, of_structs: bool
+) -> NDArray[np.int64]:
+    """Sum up, for each value of a validated column (int64[n]), numbers of what its lists hold.
+
+    Args:
+        of_leaf: the numbers of a column without lists.
+        of_structs: whether a struct's number is the sum of its fields', and not `of_leaf`'s.
+    """
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _sums(column.storage, of_leaf, of_structs=of_structs)
+    if pa.types.is_dictionary(kind):
+        of_entries = np.append(_sums(column.dictionary, of_leaf, of_structs=of_structs), 0)
+        indices = pc.fill_null(column.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+        found: NDArray[np.int64] = of_entries[indices]
+        return found
+    if _is_list(kind):
+        ends = np.append(0, np.cumsum(_sums(column.flatten(), of_leaf, of_structs=of_structs), dtype=np.int64))
+        return np.diff(ends[bounds(column)])
+    if of_structs and pa.types.is_struct(kind):
+        parts = (_sums(part, of_leaf, of_structs=True) for part in column.flatten())
+        return sum(parts, np.zeros(len(column), dtype=np.int64))
+    return of_leaf(column)
+
+
 def value_bytes(column: pa.Array) -> NDArray[np.int64]:
     """Count bytes (int64[n]) that each value of a validated column takes on its own.
 
     Text is as long as it is, in whichever encoding it is stored.
     """
-    import pyarrow.compute as pc
+    return _sums(column, _leaf_bytes, of_structs=True)
 
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return value_bytes(column.storage)
-    if pa.types.is_dictionary(kind):
-        of_entries = np.append(value_bytes(column.dictionary), 0)
-        found: NDArray[np.int64] = of_entries[
-            pc.fill_null(column.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
-        ]
-        return found
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
+
+def is_present(column: pa.Array) -> NDArray[np.bool_]:
+    """Mark values (bool[n]) of a validated column neither null, nor empty text or lists, nor lists of these."""
+    present: NDArray[np.bool_] = _sums(column, _leaf_presence, of_structs=False) > 0
+    return present
+
+
+def _leaf_bytes(column: pa.Array) -> NDArray[np.int64]:
+    if _is_text(column.type):
         lengths = pc.fill_null(pc.binary_length(column), 0)
-        found = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        found: NDArray[np.int64] = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
         return found
-    if _is_list(kind):
-        ends = np.concatenate(([0], np.cumsum(value_bytes(column.flatten()))))
-        borders = bounds(column)
-        return ends[borders[1:]] - ends[borders[:-1]]
-    if pa.types.is_struct(kind):
-        return sum((value_bytes(part) for part in column.flatten()), np.zeros(len(column), dtype=np.int64))
     return np.full(len(column), column.nbytes // max(len(column), 1), dtype=np.int64)
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+def _leaf_presence(column: pa.Array) -> NDArray[np.int64]:
+    if _is_text(column.type):
+        return _leaf_bytes(column)
+    present: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return present.astype(np.int64)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -66,30 +95,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def bounds(column: pa.Array) -> NDArray[np.int64]:
     """Return offsets (int64[n+1]) into `column.flatten()`, whatever the slice or the nulls."""
-    import pyarrow.compute as pc
-
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-
-
-def is_present(column: pa.Array) -> NDArray[np.bool_]:
-    """Mark values (bool[n]) of a validated column neither null, nor empty text or lists, nor lists of these."""
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return is_present(column.storage)
-    if pa.types.is_dictionary(kind):
-        return is_present(column.dictionary.take(column.indices))
-    if _is_list(kind):
-        counts = np.concatenate(([0], np.cumsum(is_present(column.flatten()), dtype=np.int64)))
-        borders = bounds(column)
-        return counts[borders[1:]] > counts[borders[:-1]]
-    present: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
-        lengths = pc.fill_null(pc.binary_length(column), 0)
-        present = present & (lengths.to_numpy(zero_copy_only=False) > 0)
-    return present
 
 
 def integers(column: pa.Array) -> NDArray[Any] | None:

@@ -17,8 +17,7 @@ from json import JSONDecodeError
 from operator import is_
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
-from packer_cli.corpus.records.json_text import read_json
+from packer_cli.corpus.records.base import BadRecordError, Shape, read_json, read_string, type_name
 from packer_cli.corpus.records.unused import TEXT_ONLY, check_turns
 from packer_cli.corpus.records.weights import FLAGS, HAS_FLAGS, LISTS, WEIGHTS, YES_OR_NO, read_weight, stated_weight
 from packer_cli.corpus.types import Document, Message, Record

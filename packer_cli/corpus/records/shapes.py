@@ -9,29 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from packer_cli.corpus.records import (
-    alpaca,
-    completions,
-    messages,
-    preference,
-    prompt_completion,
-    text,
-    tokens,
-    unused,
-)
+from packer_cli.corpus.records import messages, tokens, unused
+from packer_cli.corpus.records.answers import GROUP, PAIR
 from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape
+from packer_cli.corpus.records.texts import ALPACA, PROMPT, TEXT
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, Document, ItemsFrom, Record, Reject
 from packer_cli.plugins import Registry
 
 _OWN = {
     "tokens": tokens.SHAPE,
-    "preference": preference.SHAPES["stanford"],
-    "completions": completions.SHAPE,
+    "preference": PAIR["stanford"],
+    "completions": GROUP,
     "messages": messages.SHAPE,
-    "alpaca": alpaca.SHAPES["stanford"],
-    "prompt-completion": prompt_completion.SHAPE,
-    "text": text.SHAPE,
+    "alpaca": ALPACA["stanford"],
+    "prompt-completion": PROMPT,
+    "text": TEXT,
 }
 
 SHAPES: Registry[Shape] = Registry("shapes", "record schema", _OWN, take_shape)
@@ -45,7 +38,7 @@ class Normalizer:
     """Turns records into documents by one schema, or by each record's own shape (`auto`).
 
     Args:
-        alpaca_form: what Alpaca records become, see `packer_cli.corpus.records.alpaca`.
+        alpaca_form: what Alpaca records become, see `packer_cli.corpus.records.texts`.
         items: whether preference pairs and groups are taken, or taken alone.
 
     Price: below 1 us a record beside what its shape costs. Holds one entry for each set of keys seen.
@@ -55,7 +48,7 @@ class Normalizer:
         schema = OF_ITEMS.get(items, schema)
         self._schema, self._items = schema, items
         self._by_keys: dict[tuple[str, ...], Parse] = {}
-        of_form = {"alpaca": alpaca.SHAPES[alpaca_form], "preference": preference.SHAPES[alpaca_form]}
+        of_form = {"alpaca": ALPACA[alpaca_form], "preference": PAIR[alpaca_form]}
         self._shapes = {**SHAPES, **of_form}
         if schema != "auto":
             self._shapes = {schema: self._shapes.get(schema) or SHAPES[schema]}

@@ -7,6 +7,9 @@ Positions whose `attention_mask` is 0 are padding and are dropped. `weight`, a n
 A packed row is split into its samples again, by `seq_lengths` (TRL), by `position_ids` that restart at 0 (Axolotl,
 TRL), or by an `attention_mask` that counts the samples from 1 (Axolotl, LLaMA-Factory).
 
+The answers of a tokenized preference pair become samples, whose loss begins with the answer. Without `prompt_ids`, the
+answers are whole, and it begins where they differ: before, the better and the worse answer are equally likely.
+
 Records are checked many at a time: 2 ns a token for arrays. JSON lists cost about 20 ns a token to become arrays.
 """
 
@@ -19,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.ragged import join_arrays, join_samples
+from packer_cli.corpus.ragged import common_prefix, join_arrays, join_samples
 from packer_cli.corpus.records.base import BadRecordError, type_name
 from packer_cli.corpus.records.tokens import (
     COLUMNS,
@@ -29,12 +32,13 @@ from packer_cli.corpus.records.tokens import (
     MASKS,
     NO_BOOLEANS,
     PADDING,
+    PAIR_IDS,
     POSITIONS,
     TokenRecord,
 )
-from packer_cli.corpus.records.weights import WEIGHTS, read_weight
-from packer_cli.corpus.types import Reject, TokenBatch, TokenRows
-from packer_cli.format.arrays import Lists
+from packer_cli.corpus.records.weights import WEIGHT, WEIGHTS, read_weight
+from packer_cli.corpus.types import Record, Reject, TokenBatch, TokenRows
+from packer_cli.format.ragged import Lists, owners
 
 NO_LOSS = -100
 MAX_ID = 2**31 - 1
@@ -45,18 +49,18 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
     rejects: list[Reject] = []
     weights: dict[int, float] = {}
     by_columns: dict[tuple[str, ...], tuple[list[int], list[list[NDArray[Any]]]]] = {}
-    for line, record, _ in records:
-        names = tuple(name for name in COLUMNS if record.get(name) is not None)
+    for line, record, values in records:
         try:
-            arrays = [integers(record[name], name) for name in names]
-            if not record.keys().isdisjoint(WEIGHTS):
-                weights[line] = read_weight(record, names=WEIGHTS)
+            for sample in (record,) if values is None else _samples_of_pair(record):
+                names = tuple(name for name in COLUMNS if sample.get(name) is not None)
+                arrays = [integers(sample[name], name) for name in names]
+                if not sample.keys().isdisjoint(WEIGHTS):
+                    weights[line] = read_weight(sample, names=WEIGHTS)
+                lines, rows = by_columns.setdefault(names, ([], []))
+                lines.append(line)
+                rows.append(arrays)
         except BadRecordError as error:
             rejects.append(Reject(line, str(error)))
-            continue
-        lines, rows = by_columns.setdefault(names, ([], []))
-        lines.append(line)
-        rows.append(arrays)
     batches: list[TokenBatch] = []
     for names, (lines, rows) in by_columns.items():
         columns = {name: join_arrays([row[i] for row in rows]) for i, name in enumerate(names)}
@@ -75,6 +79,30 @@ def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
     mask = of_token if batch.loss_mask is None else of_token * batch.loss_mask
     is_mask = ((weight == 0) | (weight == 1)).all()
     return batch._replace(loss_mask=mask > 0 if is_mask else mask, weight=weight)
+
+
+def _samples_of_pair(record: Record) -> list[Record]:
+    """Make a tokenized record of each answer of a preference pair, the better one first."""
+    prompt, chosen, rejected = (_ids(record, name) for name in PAIR_IDS)
+    border, weight = len(prompt), read_weight(record)
+    if record.get(PAIR_IDS[0]) is None:
+        border = min(common_prefix(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
+    samples = (np.concatenate([prompt, answer]) for answer in (chosen, rejected))
+    return [{IDS: ids, MASKS[0]: (np.arange(len(ids)) >= border).astype(np.int8), WEIGHT: weight} for ids in samples]
+
+
+def _ids(record: Record, name: str) -> NDArray[np.int64]:
+    """Read the ids of a part; raises BadRecordError. A prompt may be missing, or empty."""
+    is_prompt = name == PAIR_IDS[0]
+    if is_prompt and record.get(name) is None:
+        return np.zeros(0, dtype=np.int64)
+    ids = integers(record[name], name)
+    if not len(ids) and not is_prompt:
+        raise BadRecordError(f'"{name}" is empty')
+    wrong = np.flatnonzero((ids < 0) | (ids > MAX_ID))
+    if len(wrong):
+        raise BadRecordError(f"{name}[{wrong[0]}] is {ids[wrong[0]]}; an id must be in 0..{MAX_ID}")
+    return ids.astype(np.int64)
 
 
 def integers(value: Any, name: str) -> NDArray[Any]:
@@ -104,15 +132,12 @@ def _not_integer(value: list[Any], name: str) -> BadRecordError:
     return BadRecordError(f"{name}[{index}] must be an integer, this is {type_name(value[index])}")
 
 
-_LOSS = "loss"
-
-
 def read_rows(rows: TokenRows) -> tuple[TokenBatch, list[Reject]]:
     """Read samples of tokenized records, and why others give none; ids are checked for sign and 31 bits. O(tokens)."""
     left = Left(rows)
     _check_lengths(left)
     mask = _check_tokens(left)
-    batch = _split(left, mask)
+    batch = _split(left, mask, find_samples(left))
     return batch, left.rejects()
 
 
@@ -141,7 +166,7 @@ def _check_sums(left: Left, lists: Lists, lengths: NDArray[np.int64]) -> None:
 
 
 def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
-    """Refuse rows with values that cannot be; gives the loss mask (bool[t]) of those left, None for all."""
+    """Refuse rows with values that cannot be; gives the loss mask (bool[t]), None for all."""
     ids = left.columns[IDS].values
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > MAX_ID):
         for row, at, i in left.firsts(np.flatnonzero((ids < 0) | (ids > MAX_ID))):
@@ -159,22 +184,18 @@ def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
             for row, at, i in left.firsts(np.flatnonzero((values != 0) & (values != 1))):
                 left.refuse(row, f"{name}[{i}] is {values[at]}; a mask holds only 0 and 1")
             mask = values == 1 if mask is None else mask & (values == 1)
-    if mask is None or mask.all():
-        left.drop()
-        return None
-    left.columns = {**left.columns, _LOSS: Lists(left.columns[IDS].offsets, mask)}
-    left.drop()
-    return left.columns[_LOSS].values
+    return None if mask is None or mask.all() else mask
 
 
-def _split(left: Left, mask: NDArray[np.bool_] | None) -> TokenBatch:
-    """Split the rows that are left into their samples."""
+def _split(left: Left, mask: NDArray[np.bool_] | None, sample: NDArray[np.int64] | None) -> TokenBatch:
+    """Split the rows that are not refused into their samples, see `find_samples`."""
     offsets, ids = left.columns[IDS]
-    sample = find_samples(left)
-    if sample is None:
+    refused = left.refused
+    if sample is None and not refused.any():
         return TokenBatch(left.lines, offsets, ids, mask)
-    row = np.repeat(np.arange(len(left.row)), np.diff(offsets))
-    kept = np.flatnonzero((sample >= 0) & ~left.refused[row])
+    row = owners(np.diff(offsets))
+    sample = row if sample is None else sample
+    kept = np.flatnonzero((sample >= 0) & ~refused[row])
     row, sample = row[kept], sample[kept]
     starts = np.flatnonzero(changes(row) | changes(sample))
     return TokenBatch(
@@ -202,10 +223,10 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
         for row in np.flatnonzero(~np.logical_or.reduceat(padding != 0, offsets[:-1])).tolist():
             left.refuse(row, f'"{PADDING}" is all zeros: the record is nothing but padding')
         real = np.flatnonzero(padding)
-    row_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[real]
+    row_of = owners(np.diff(offsets))[real]
     if LENGTHS in columns:
         lengths = columns[LENGTHS].values.astype(np.int64)
-        given[LENGTHS] = np.repeat(np.arange(len(lengths)), lengths)[real]
+        given[LENGTHS] = owners(lengths)[real]
     if POSITIONS in columns:
         given[POSITIONS] = _check_positions(left, columns[POSITIONS].values, real, row_of)
     if PADDING in columns:
@@ -263,26 +284,20 @@ class Left:
     """The rows of tokenized records that are left."""
 
     def __init__(self, rows: TokenRows) -> None:
-        self.columns = rows.columns
-        """Columns of the rows that are left."""
-        self.row = np.arange(len(rows.lines))
-        """int64[k]: which of the given rows are left."""
-        self._lines = rows.lines
+        self.lines, self.columns = rows.lines, rows.columns
         self._reasons: dict[int, str] = {}
-
-    @property
-    def lines(self) -> NDArray[np.int64]:
-        """int64[k]: of the rows that are left."""
-        return self._lines[self.row]
+        self._dropped: list[Reject] = []
 
     @property
     def refused(self) -> NDArray[np.bool_]:
-        """bool[k]: whether a row was refused since the last `drop`."""
-        return np.isin(self.row, list(self._reasons))
+        """bool[k]: whether a row was refused since `drop`."""
+        found = np.zeros(len(self.lines), np.bool_)
+        found[list(self._reasons)] = True
+        return found
 
     def refuse(self, row: int, reason: str) -> None:
         """Refuse a row; its first reason counts."""
-        self._reasons.setdefault(int(self.row[row]), reason)
+        self._reasons.setdefault(row, reason)
 
     def firsts(self, tokens: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
         """Yield each row that holds some of these tokens (rising), the first of them, and its place in the row."""
@@ -293,13 +308,15 @@ class Left:
 
     def drop(self) -> None:
         """Leave out the rows that were refused."""
-        is_left = ~self.refused if self._reasons else None
-        if is_left is None or is_left.all():
+        if not self._reasons:
             return
-        left = np.flatnonzero(is_left)
-        self.row = self.row[left]
+        left = np.flatnonzero(~self.refused)
+        self._dropped = self.rejects()
+        self._reasons.clear()
+        self.lines = self.lines[left]
         self.columns = {name: lists.take(left) for name, lists in self.columns.items()}
 
     def rejects(self) -> list[Reject]:
         """List the rows that were refused, in order."""
-        return [Reject(int(self._lines[row]), self._reasons[row]) for row in sorted(self._reasons)]
+        refused = [Reject(int(self.lines[row]), reason) for row, reason in self._reasons.items()]
+        return sorted(self._dropped + refused, key=lambda reject: reject.line)

@@ -14,16 +14,18 @@ from packer_cli.corpus.types import Record
 IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")
 COLUMNS = (IDS, LABELS, *MASKS, PADDING, POSITIONS, LENGTHS)
-NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS, "prompt_ids", "chosen_ids", "rejected_ids")
+PAIR_IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
+NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS, *PAIR_IDS)
 """Columns in which True is not 1."""
 
 
 class TokenRecord(NamedTuple):
-    """A tokenized record, to be read with others by `read_records`, or a pair by `token_pairs.read_pairs`."""
+    """A tokenized record, or preference pair, to be read with others by `read_records`."""
 
     line: int
     record: Record
-    is_pair: bool = False
+    values: dict[str, float] | None = None
+    """What a pair brings; None: it is none."""
 
 
 def parse(record: Record, line: int) -> TokenRecord:

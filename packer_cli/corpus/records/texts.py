@@ -1,4 +1,11 @@
-"""Alpaca records: `{"instruction": "...", "input": "...", "output": "..."}`, in one of two forms.
+"""Records whose values are texts.
+
+text                 `{"text": "..."}`, or `content` where there is no `text`
+prompt-completion    `{"prompt": ..., "completion": ...}`, or `response` for the latter: two strings, or two lists of
+                     messages (TRL's conversational form), which are joined into one conversation of kind `messages`.
+                     As in TRL, what the assistant says in the prompt carries no loss; weights of the prompt's
+                     messages overrule that
+alpaca               `{"instruction": "...", "input": "...", "output": "..."}`, in one of two forms:
 
 template    a conversation for the chat template: the instruction, a blank line and the input are the user's message,
             the output is the assistant's answer. A `system` text and the pairs of LLaMA-Factory's `history`,
@@ -12,8 +19,56 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
-from packer_cli.corpus.records.weights import FLAGS, read_weight
+from packer_cli.corpus.records.messages import read_tools, read_turns, take_prompt, take_weights
+from packer_cli.corpus.records.weights import FLAGS, WEIGHTS, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
+
+
+def parse_text(record: Record, line: int) -> Document:
+    """Read one text record; text of white space alone is rejected."""
+    text = read_string(record, "text" if "text" in record else "content")
+    # isspace alone: a strip would copy every long text.
+    if not text or text.isspace():
+        raise BadRecordError("empty text")
+    return Document("text", line, text, weight=read_weight(record, names=WEIGHTS))
+
+
+TEXT = Shape((("text",), ("content",)), ("role", *WEIGHTS), parse_text)
+
+
+def parse_prompt(record: Record, line: int) -> Document:
+    """Read one prompt with its completion; an empty prompt is fine, an empty completion is not."""
+    key = "completion" if "completion" in record else "response"
+    prompt, completion = record["prompt"], record[key]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        if not completion:
+            raise BadRecordError(f'"{key}" is empty: there is nothing to train on')
+        weight, tools = read_weight(record), read_tools(record.get("tools"))
+        return Document("prompt-completion", line, tools=tools, prompt=prompt, completion=completion, weight=weight)
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return _conversation(record, prompt, completion, key, line)
+    for name, value in (("prompt", prompt), (key, completion)):
+        if not isinstance(value, str | list):
+            raise BadRecordError(f'"{name}" must be a string or an array of messages, this is {type_name(value)}')
+    raise BadRecordError(f'"prompt" is {type_name(prompt)} but "{key}" is {type_name(completion)}; both must agree')
+
+
+def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document:
+    turns, of_turns, has_loss = take_prompt(read_turns(prompt, "prompt"))
+    answers, of_answers = take_weights(read_turns(completion, key), key)
+    tools = read_tools(record.get("tools"))
+    weight = read_weight(record)
+    weights = None
+    if of_turns or of_answers:
+        weights = (of_turns or (1.0,) * len(turns)) + (of_answers or (1.0,) * len(answers))
+    num_prompt = 0 if has_loss else len(turns)
+    return Document(
+        "messages", line, "", turns + answers, tools, weight=weight, weights=weights, num_prompt=num_prompt
+    )
+
+
+PROMPT = Shape((("prompt", "completion"), ("prompt", "response")), ("tools", *FLAGS), parse_prompt)
+
 
 PROMPT_WITH_INPUT = (
     "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -78,7 +133,7 @@ def _history(value: Any) -> list[Message]:
 
 _KEYS = ("instruction", "output")
 _OPTIONAL = ("input", "system", "history", *FLAGS)
-SHAPES: dict[AlpacaForm, Shape] = {
+ALPACA: dict[AlpacaForm, Shape] = {
     "template": Shape((_KEYS,), _OPTIONAL, parse_for_template),
     "stanford": Shape((_KEYS,), _OPTIONAL, parse_for_stanford),
 }
