@@ -60,8 +60,8 @@ class SliceReader:
         except HbpackError:
             require_unchanged(file)  # Else this is why.
             raise
-        require_span(slice_)
         if file.content is None:
+            require_span(slice_)
             require_unchanged(file)
 
     def _documents(self, raw: RawBatch, base: int) -> DocumentBatch:

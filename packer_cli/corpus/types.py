@@ -95,10 +95,10 @@ class CorpusSlice(NamedTuple):
     unreadable: str = ""
     """Why none of it can be read, where that is known: it is then one reject."""
     xxh3: str = ""
-    """xxh3-128 of its bytes, where it is a range of bytes of a plain file, or of `span`."""
+    """xxh3-128 of `span`."""
     span: tuple[int, int] | None = None
-    """Bytes of a local file that another program may hold mapped, and change without a trace in its times; compared
-    after they were read."""
+    """The bytes of the file that hold it, compared after they were read: another program may hold a file mapped, and
+    change it without a trace in its times."""
 
 
 Record = dict[str, Any]

@@ -4,7 +4,7 @@ A run that read one version of a file here and another there would lose records 
 a *stamp* when it is listed: its size, times and inode, or the version that object storage reports. The stamp is
 compared after the file was cut, and after each slice was read. The kernel changes `ctime` with every write and rename,
 so an equal stamp vouches for all reads before it. If the stamp differs, as it also does after `chmod` and on a node
-with a copy of its own, the contents are compared. Slices of plain text have checksums as well (`Blocks`).
+with a copy of its own, the contents are compared. Slices have checksums as well (`require_span`).
 
 Price: a call of the system per file or slice; a request for an object.
 """

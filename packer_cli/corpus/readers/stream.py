@@ -104,9 +104,9 @@ class RecordStream(ABC):
         """Begin of the next record in earlier blocks."""
         self._block = b""
         self._place = self.position
-        """Where the block begins, in decompressed bytes."""
+        """Place of the block, in decompressed bytes."""
         self._begin = 0
-        """Where in the block the next record begins, or goes on."""
+        """Place in the block where the next record begins, or goes on."""
         self._ends = np.zeros(0, dtype=np.int64)
         """Borders in the block behind the next record and those after it."""
 
@@ -216,10 +216,8 @@ def read_stream(
         stream.close()
         stream = None
     if stream is None:
-        start, end, xxh3 = (slice_.start, slice_.stop, slice_.xxh3) if is_plain else (0, None, file.fingerprint)
-        if file.content is not None:
-            xxh3 = ""
-        blocks = Blocks(file, start, end, max_record_bytes=rules.max_record_bytes, xxh3=xxh3)
+        start, end = (slice_.start, slice_.stop) if is_plain else (0, None)
+        blocks = Blocks(file, start, end, max_record_bytes=rules.max_record_bytes)
         stream = make(blocks, slice_, rules)
     stop = END if is_plain and slice_.stop == file.num_bytes else slice_.stop  # The last one looks at the end.
     is_whole = False
@@ -282,15 +280,16 @@ def _cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: i
     digests.append(digest.hexdigest())
     borders = [*(cut for cut in cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
     return [
-        CorpusSlice(file=done, start=start, stop=stop, first_line=number, xxh3=xxh3)
+        CorpusSlice(file=done, start=start, stop=stop, first_line=number, xxh3=xxh3, span=(start, stop))
         for ((start, number), (stop, _)), xxh3 in zip(pairwise(borders), digests, strict=False)
     ]
 
 
 def whole_slice(file: CorpusFile) -> CorpusSlice:
-    """Return all of a plain file, fingerprinted."""
+    """Return all of a file, fingerprinted."""
     done = file._replace(fingerprint=fingerprint(file.path))
-    return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint)
+    span = (0, file.num_bytes)
+    return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint, span=span)
 
 
 def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
@@ -299,7 +298,7 @@ def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSli
     The last one takes what is there beyond it; where the rest compresses worse than the beginning, slices at the end
     hold nothing.
     """
-    done = file._replace(fingerprint=fingerprint(file.path))
+    whole = whole_slice(file)
     size = 0
     with Blocks(file) as blocks:
         while size < HEAD_BYTES and (block := blocks.read(1 << 20)):
@@ -307,5 +306,6 @@ def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSli
         expected = size * file.num_bytes // max(blocks.consumed, 1)
     slice_bytes = slice_bytes or default_slice_bytes(expected)
     starts = [number * slice_bytes for number in range(max(1, expected // slice_bytes))]
-    stops = [*starts[1:], END]
-    return [CorpusSlice(file=done, start=start, stop=stop) for start, stop in zip(starts, stops, strict=True)]
+    slices = [CorpusSlice(file=whole.file, start=start, stop=stop) for start, stop in pairwise([*starts, END])]
+    # Whoever reads the last slice looks at the whole file again.
+    return [*slices[:-1], whole._replace(start=starts[-1], stop=END)]

@@ -22,7 +22,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
     """Read one record `{"text": ...}` at line 1; a text that is too long or cut short is rejected whole."""
     parts: list[bytes] = []
     size = 0
-    with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes, xxh3=slice_.xxh3) as blocks:
+    with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes) as blocks:
         while size <= rules.max_record_bytes and (part := blocks.read(rules.batch_bytes)):
             parts.append(part)
             size += len(part)

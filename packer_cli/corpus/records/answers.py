@@ -23,7 +23,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
+from packer_cli.corpus.records.base import BadRecordError, Shape, as_list, read_string, require, type_name
 from packer_cli.corpus.records.messages import ANSWERS, begin_with, read_tools, read_turns, take_prompt, take_weights
 from packer_cli.corpus.records.texts import ALPACA
 from packer_cli.corpus.records.tokens import PAIR_IDS, TokenRecord
@@ -52,9 +52,7 @@ def read_answer(value: Any, where: str) -> Answer:
         return value
     if isinstance(value, dict):
         return read_turns([value], where)
-    if isinstance(value, list):
-        return read_turns(value, where)
-    raise BadRecordError(f'"{where}" must be a string or an array of messages, this is {type_name(value)}')
+    return read_turns(require(value, list, f'"{where}"', "a string or an array of messages"), where)
 
 
 def answers_to(
@@ -142,9 +140,8 @@ def parse_group(record: Record, line: int) -> Document:
     """Read one group."""
     if record.get("labels") is not None:
         raise BadRecordError('"labels" makes "completions" the steps of one answer, which hbpack does not support')
-    prompt, given = read_answer(record["prompt"], "prompt"), record["completions"]
-    if not isinstance(given, list):
-        raise BadRecordError(f'"completions" must be an array, this is {type_name(given)}')
+    prompt = read_answer(record["prompt"], "prompt")
+    given = require(record["completions"], list, '"completions"', "an array")
     if not given:
         raise BadRecordError('"completions" is empty: there is nothing to train on')
     names = [f"completions[{index}]" for index in range(len(given))]
@@ -164,13 +161,12 @@ def _of_each(record: Record, key: str, completions: list[Any]) -> list[Any]:
     values = record.get(key)
     if values is None:
         return []
-    if not isinstance(values, list) and not hasattr(values, "tolist"):
-        raise BadRecordError(f'"{key}" must be an array of numbers, this is {type_name(values)}')
+    values = require(as_list(values), list, f'"{key}"', "an array of numbers")
     if len(values) != len(completions):
         raise BadRecordError(
             f'"{key}" has {len(values)} entries but "completions" has {len(completions)}; they must be equal'
         )
-    return values if isinstance(values, list) else list(values.tolist())
+    return values
 
 
 GROUP = Shape((("prompt", "completions"),), ("rewards", "weights", "labels", *OPTIONAL), parse_group)

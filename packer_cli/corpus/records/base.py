@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from packer_cli.corpus.types import Document, Record, Reject
+
+T = TypeVar("T")
 
 
 class BadRecordError(ValueError):
@@ -67,9 +69,23 @@ def read_string(record: Record, key: str, *, is_optional: bool = False) -> str:
     value = record.get(key)
     if value is None and is_optional:
         return ""
-    if not isinstance(value, str):
-        raise BadRecordError(f'"{key}" must be a string, this is {type_name(value)}')
+    return require(value, str, f'"{key}"', "a string")
+
+
+def require(value: Any, kind: type[T], where: str, what: str) -> T:
+    """Return a value of a type, as `what` names it.
+
+    Raises:
+        BadRecordError: it is of another.
+    """
+    if not isinstance(value, kind):
+        raise BadRecordError(f"{where} must be {what}, this is {type_name(value)}")
     return value
+
+
+def as_list(value: Any) -> Any:
+    """Return an array as a list, anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def type_name(value: object) -> str:

@@ -17,7 +17,7 @@ from json import JSONDecodeError
 from operator import is_
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Shape, read_json, read_string, type_name
+from packer_cli.corpus.records.base import BadRecordError, Shape, as_list, read_json, read_string, require, type_name
 from packer_cli.corpus.records.unused import TEXT_ONLY, check_turns
 from packer_cli.corpus.records.weights import FLAGS, HAS_FLAGS, LISTS, WEIGHTS, YES_OR_NO, read_weight, stated_weight
 from packer_cli.corpus.types import Document, Message, Record
@@ -57,9 +57,7 @@ def read_turns(turns: Any, key: str) -> list[Message]:
 
     Raises BadRecordError, which names the first bad index and the rule.
     """
-    turns = _from_text(turns)
-    if not isinstance(turns, list):
-        raise BadRecordError(f'"{key}" must be an array of messages, this is {type_name(turns)}')
+    turns = require(_from_text(turns), list, f'"{key}"', "an array of messages")
     if not turns:
         raise BadRecordError(f'"{key}" is empty: a conversation needs at least one message')
     if type(turns[0]) is str:
@@ -89,8 +87,7 @@ def _from_text(value: Any) -> Any:
 
 def _read_turn(turn: Any, where: str) -> Message:
     """Read everything but a usual role and string content: the slow path of `read_turns`."""
-    if not isinstance(turn, dict):
-        raise BadRecordError(f"{where} must be an object with a role and content, this is {type_name(turn)}")
+    require(turn, dict, where, "an object with a role and content")
     if "role" not in turn:
         raise BadRecordError(f'{where} has no "role"; its keys: {", ".join(turn) or "none"}')
     role = turn["role"]
@@ -107,10 +104,8 @@ def _read_turn(turn: Any, where: str) -> Message:
     elif isinstance(content, list):
         for number, part in enumerate(content):
             _check_part(part, f"{where}.content[{number}]")
-    elif not isinstance(content, str):
-        raise BadRecordError(
-            f'{where}: "content" must be a string or an array of text parts, this is {type_name(content)}'
-        )
+    else:
+        require(content, str, f'{where}: "content"', "a string or an array of text parts")
     usual = _OTHER_ROLES.get(name, role)
     return turn if usual == role else {**turn, "role": usual}
 
@@ -120,18 +115,15 @@ def _check_part(part: Any, where: str) -> None:
         raise BadRecordError(f'{where} must be an object like {{"type": "text", "text": "..."}}')
     if part.get("type") != "text":
         raise BadRecordError(f'{where} is of type {part.get("type")!r}, and {TEXT_ONLY}: its "type" must be "text"')
-    if not isinstance(part.get("text"), str):
-        raise BadRecordError(f'{where}: "text" must be a string, this is {type_name(part.get("text"))}')
+    require(part.get("text"), str, f'{where}: "text"', "a string")
 
 
 def _from_sharegpt(turn: Any, where: str) -> Message:
-    if not isinstance(turn, dict):
-        raise BadRecordError(f'{where} must be an object with "from" and "value", this is {type_name(turn)}')
+    require(turn, dict, where, 'an object with "from" and "value"')
     for name in ("from", "value"):
         if name not in turn:
             raise BadRecordError(f'{where} has no "{name}"')
-        if not isinstance(turn[name], str):
-            raise BadRecordError(f'{where}: "{name}" must be a string, this is {type_name(turn[name])}')
+        require(turn[name], str, f'{where}: "{name}"', "a string")
     speaker = turn["from"].lower()
     role = SHAREGPT_ROLES.get(speaker)
     if role is None:
@@ -173,13 +165,10 @@ def read_tools(value: Any) -> list[Any] | None:
     value = _from_text(value)
     if isinstance(value, str):
         raise BadRecordError('"tools" is a string that is not JSON; it must hold an array')
-    if not isinstance(value, list):
-        raise BadRecordError(f'"tools" must be an array of objects, this is {type_name(value)}')
-    value = [_from_text(tool) for tool in value]
-    for index, tool in enumerate(value):
-        if not isinstance(tool, dict):
-            raise BadRecordError(f"tools[{index}] must be an object, this is {type_name(tool)}")
-    return value or None
+    tools = [_from_text(tool) for tool in require(value, list, '"tools"', "an array of objects")]
+    for index, tool in enumerate(tools):
+        require(tool, dict, f"tools[{index}]", "an object")
+    return tools or None
 
 
 def take_weights(
@@ -272,14 +261,10 @@ def _give_lists(turns: list[Message], key: str, record: Record) -> tuple[list[Me
     Raises BadRecordError where one fits neither all messages nor those of the assistant, or contradicts a message.
     """
     for name, flag in LISTS.items():
-        values = record.get(name)
-        if values is None or (name in HAS_FLAGS and not (isinstance(values, list) or hasattr(values, "tolist"))):
+        values = as_list(record.get(name))
+        if values is None or (name in HAS_FLAGS and not isinstance(values, list)):
             continue
-        values = values.tolist() if hasattr(values, "tolist") else values
-        if not isinstance(values, list):
-            raise BadRecordError(
-                f'"{name}" must be an array with a value for each message, this is {type_name(values)}'
-            )
+        values = require(values, list, f'"{name}"', "an array with a value for each message")
         answers = [index for index, turn in enumerate(turns) if turn["role"] in ANSWERS]
         places = range(len(turns)) if len(values) == len(turns) else answers
         if len(values) != len(places):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, type_name
+from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, require, type_name
 from packer_cli.corpus.records.messages import read_tools, read_turns, take_prompt, take_weights
 from packer_cli.corpus.records.weights import FLAGS, WEIGHTS, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
@@ -48,8 +48,8 @@ def parse_prompt(record: Record, line: int) -> Document:
     if isinstance(prompt, list) and isinstance(completion, list):
         return _conversation(record, prompt, completion, key, line)
     for name, value in (("prompt", prompt), (key, completion)):
-        if not isinstance(value, str | list):
-            raise BadRecordError(f'"{name}" must be a string or an array of messages, this is {type_name(value)}')
+        if not isinstance(value, str):
+            require(value, list, f'"{name}"', "a string or an array of messages")
     raise BadRecordError(f'"prompt" is {type_name(prompt)} but "{key}" is {type_name(completion)}; both must agree')
 
 
@@ -121,10 +121,8 @@ def _texts(record: Record) -> tuple[str, str, str]:
 def _history(value: Any) -> list[Message]:
     if value is None:
         return []
-    if not isinstance(value, list):
-        raise BadRecordError(f'"history" must be an array of [question, answer] pairs, this is {type_name(value)}')
     messages = []
-    for index, pair in enumerate(value):
+    for index, pair in enumerate(require(value, list, '"history"', "an array of [question, answer] pairs")):
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
             raise BadRecordError(f"history[{index}] must be a pair of strings, [question, answer]")
         messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]

@@ -25,7 +25,7 @@ class TokenRecord(NamedTuple):
     line: int
     record: Record
     values: dict[str, float] | None = None
-    """What a pair brings; None: it is none."""
+    """Values that a pair brings; None: it is none."""
 
 
 def parse(record: Record, line: int) -> TokenRecord:
