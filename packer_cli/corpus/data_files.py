@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from packer_cli.corpus.blocks import Blocks, is_file
-from packer_cli.corpus.readers import datatrove, megatron
 from packer_cli.corpus.readers.stream import BOM, MAGIC, json_error
+from packer_cli.corpus.readers.token_files import ds_index_path, idx_path, is_mask
 from packer_cli.corpus.types import Compression, CorpusFile, FileFormat
 from packer_cli.corpus.versions import size_of, stamp_of
 from packer_cli.errors import InputError
@@ -36,8 +36,8 @@ FORMATS: dict[str, FileFormat] = {
 }
 """Suffix -> format; `.json` that does not begin with [ is read as JSON lines."""
 INDEXED: dict[FileFormat, Callable[[str], str]] = {
-    "megatron": megatron.index_path,
-    "datatrove": datatrove.index_path,
+    "megatron": idx_path,
+    "datatrove": ds_index_path,
 }
 """Formats of token ids, and the index that must lie beside a file of each."""
 COMPRESSIONS: dict[str, Compression] = {".bz2": "bz2", ".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
@@ -90,7 +90,7 @@ def listed_file(
     if name in BESIDE_THE_DATA and not (kind and kind[0] == "json" and _holds_records(path, num_bytes)):
         return
     if kind is not None and kind[0] in INDEXED:
-        if megatron.is_mask(path):
+        if is_mask(path):
             return  # It is read with its ids.
         kind = kind if is_file(INDEXED[kind[0]](path)) else None  # Other programs have .bin files, too.
     elif kind is None and not aside:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.readers.base import ReadRules
+from packer_cli.corpus.readers.columns import to_python
 from packer_cli.corpus.readers.registry import READERS
-from packer_cli.corpus.readers.values import to_python
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.errors import InputError
 

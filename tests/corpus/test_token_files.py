@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.readers import numbers
+from packer_cli.corpus.readers import token_files
 from packer_cli.errors import ConfigError, InputError, TokenizerError
 
 from .helpers import read_all
@@ -64,8 +64,7 @@ WRITERS: dict[str, Callable[..., Path]] = {"a.bin": write_megatron, "a.ds": writ
 def test_every_document_is_a_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, batch_tokens: int, slice_bytes: int | None
 ) -> None:
-    monkeypatch.setattr(numbers, "BATCH_TOKENS", batch_tokens)
-    monkeypatch.setattr("packer_cli.corpus.readers.flat.BATCH_TOKENS", batch_tokens)
+    monkeypatch.setattr(token_files, "BATCH_TOKENS", batch_tokens)
     path = WRITERS[name](tmp_path / name)
     documents, rejects = read_all(path, slice_bytes=slice_bytes, **TOKENIZER)
     assert not rejects

@@ -154,9 +154,9 @@ def test_inputs_of_all_kinds(repo, tmp_path, tokenizer):
 
 def test_a_slice_of_a_large_file_each(repo, tmp_path, tokenizer, monkeypatch):
     """A file of several parts, of which some slices hold no sample that is wanted."""
-    from packer_cli.corpus.readers import jsonl
+    from packer_cli.corpus.readers import stream
 
-    monkeypatch.setattr(jsonl, "default_slice_bytes", lambda num_bytes: 4096)
+    monkeypatch.setattr(stream, "default_slice_bytes", lambda num_bytes: 4096)
     path = write(tmp_path / "chats.jsonl", [{"messages": good(i)} for i in range(300)])
     monkeypatch.setattr("packer_cli.tokens.cutting.GROUP_BYTES", 0)
     packed = pack(repo, tmp_path / "out", path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import packer_cli.tokens.preload  # noqa: F401
-from packer_cli.corpus.readers import arrow
+from packer_cli.corpus.readers import tables
 from packer_cli.corpus.readers.registry import READERS
 
 
@@ -22,6 +22,6 @@ def crashing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-READERS["arrow"] = arrow.READER._replace(
-    cut=crashing("opens.arrow", arrow.cut), read=crashing("reads.arrow", arrow.read)
+READERS["arrow"] = tables.ARROW._replace(
+    cut=crashing("opens.arrow", tables.cut_arrow), read=crashing("reads.arrow", tables.read_arrow)
 )

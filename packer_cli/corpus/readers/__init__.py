@@ -1,1 +1,1 @@
-"""File readers: one format a file, one signature (`FileReader`), one registry (`registry.py`)."""
+"""File readers: one kind of format a file, one signature (`FileReader`), one registry (`registry.py`)."""

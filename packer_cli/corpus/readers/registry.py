@@ -1,21 +1,21 @@
-"""Every file format and what reads it."""
+"""Every file format and its reader."""
 
 from __future__ import annotations
 
-from packer_cli.corpus.readers import arrow, datatrove, flat, hf, json_array, jsonl, megatron, parquet, text
+from packer_cli.corpus.readers import hf, tables, text, token_files
 from packer_cli.corpus.readers.base import FileReader
 from packer_cli.corpus.types import FileFormat
 
 READERS: dict[FileFormat, FileReader] = {
-    "jsonl": jsonl.READER,
-    "json": json_array.READER,
-    "parquet": parquet.READER,
-    "arrow": arrow.READER,
-    "text": text.READER,
+    "jsonl": text.LINES,
+    "json": text.ARRAYS,
+    "parquet": tables.PARQUET,
+    "arrow": tables.ARROW,
+    "text": text.TEXT,
     "datasets": hf.READER,
-    "megatron": megatron.READER,
-    "datatrove": datatrove.READER,
-    "flat": flat.READER,
+    "megatron": token_files.MEGATRON,
+    "datatrove": token_files.DATATROVE,
+    "flat": token_files.FLAT,
 }
 """Every file format by the name in `CorpusFile.format`."""
 

@@ -239,10 +239,15 @@ def cut_text(file: CorpusFile, slice_bytes: int | None, find_ends: FindEnds, beg
     """Cut a file into slices, each at least `slice_bytes` long but the last; see `_cut_plain`, `_cut_compressed`."""
     if file.compression != "none":
         return _cut_compressed(file, slice_bytes)
-    limit = slice_bytes or default_slice_bytes(file.num_bytes)
-    if 0 < file.num_bytes <= limit:  # Counting its records would take longer than reading it.
+    if is_one_slice(file, slice_bytes):  # Counting its records would take longer than reading it.
         return [whole_slice(file)]
-    return _cut_plain(file, limit, find_ends, begun)
+    return _cut_plain(file, slice_bytes or default_slice_bytes(file.num_bytes), find_ends, begun)
+
+
+def is_one_slice(file: CorpusFile, slice_bytes: int | None) -> bool:
+    """Whether a plain file is too small to be cut."""
+    is_plain = file.compression == "none"
+    return is_plain and 0 < file.num_bytes <= (slice_bytes or default_slice_bytes(file.num_bytes))
 
 
 def _cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: int) -> list[CorpusSlice]:

@@ -1,18 +1,22 @@
-"""Parquet: a slice is consecutive row groups; only the columns that a record shape knows are decoded.
+"""Tables: Parquet, and Arrow IPC.
 
-Memory: one decoded batch and the compressed row group it comes from.
+Parquet      a slice is consecutive row groups; only the columns that a record shape knows are decoded. Memory: one
+             decoded batch and the compressed row group it comes from.
+Arrow IPC    a file (Feather 2: record batches can be addressed), or a stream (one slice). Memory: the file is mapped;
+             one batch is turned into Python at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, why_damaged
+from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, unreadable, why_damaged, with_spans
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.unused import MEDIA
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
+from packer_cli.errors import HbpackError
 from packer_cli.remote.system import is_url
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ MOST_DICTIONARY = 4 << 20
 """Writers end a dictionary page at 1 MiB unless told otherwise."""
 
 
-def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+def _open_parquet(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     with readable(path):
@@ -35,17 +39,17 @@ def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
         return pq.ParquetFile(source, read_dictionary=list(read_dictionary), pre_buffer=is_url(path))
 
 
-def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
+def cut_parquet(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut row groups up to `slice_bytes` of uncompressed data by the footer, one at least."""
-    with _open(file.path) as table:
+    with _open_parquet(file.path) as table:
         groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     limit = slice_bytes or default_slice_bytes(sum(size for _, size in sizes))
     done = file._replace(fingerprint=fingerprint(file.path))
-    return cut_units(done, sizes, limit)
+    return _cut_units(done, sizes, limit)
 
 
-def cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> list[CorpusSlice]:
+def _cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> list[CorpusSlice]:
     """Cut slices of consecutive units (rows, bytes), each up to `limit` bytes but never less than one unit."""
     slices: list[CorpusSlice] = []
     start, first_row, row, held = 0, 1, 1, 0
@@ -60,13 +64,13 @@ def cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> lis
     return slices
 
 
-def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read_parquet(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """Read the rows of the slice's row groups; one that breaks is lost from there on, the next ones are read."""
     from packer_cli.corpus.readers.columns import raw_batches
 
     row = slice_.first_line
     with ExitStack() as stack:
-        table = stack.enter_context(_open(slice_.file.path))
+        table = stack.enter_context(_open_parquet(slice_.file.path))
         columns = _columns(table, fields)
         if slice_.stop > table.metadata.num_row_groups:
             raise changed(slice_.file.path)
@@ -76,7 +80,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
             stop = row + group.num_rows
             source = table
             if _explodes(group):
-                shared = shared or stack.enter_context(_open(slice_.file.path, _texts(table)))
+                shared = shared or stack.enter_context(_open_parquet(slice_.file.path, _texts(table)))
                 source = shared
             rows = max(1, min(BATCH_ROWS, rules.batch_bytes * group.num_rows // max(group.total_byte_size, 1)))
             try:
@@ -123,4 +127,86 @@ def _texts(table: pq.ParquetFile) -> list[str]:
     return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
-READER = FileReader(cut, read)
+PARQUET = FileReader(cut_parquet, read_parquet)
+
+
+FILE_MAGIC = b"ARROW1"
+
+
+@contextmanager
+def _open_arrow(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Open (reader, whether it is an IPC file); raises InputError when the file is neither file nor stream."""
+    import pyarrow as pa
+
+    with open_source(path) as source:
+        try:
+            is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
+            source.seek(0)
+            # One field is enough to count rows, and saves decompressing the others.
+            options = pa.ipc.IpcReadOptions(included_fields=[0] if first_field_only else [])
+            open_ipc = pa.ipc.open_file if is_file else pa.ipc.open_stream
+            reader = open_ipc(source, options=options)
+        except HbpackError:
+            raise
+        except Exception as error:
+            raise unreadable(path, f"not an Arrow IPC file or stream ({error})") from error
+        with reader:
+            yield reader, is_file
+
+
+def cut_arrow(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
+    """Cut record batches up to `slice_bytes` by their share of rows; a stream is one slice, 0..1."""
+    with _open_arrow(file.path, first_field_only=True) as (reader, is_file):
+        rows: list[int] = []
+        if is_file:
+            with readable(file.path):
+                rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+    if not is_file:
+        return with_spans([CorpusSlice(file=file, start=0, stop=1)], [(0, file.num_bytes)], [file.path])
+    total = max(sum(rows), 1)
+    sizes = [(count, file.num_bytes * count // total) for count in rows]
+    slices = _cut_units(file, sizes, slice_bytes or default_slice_bytes(file.num_bytes))
+    places = [] if is_url(file.path) else _places(file.path)
+    if len(places) <= len(rows):  # A damaged file: reading it says how.
+        places = [file.num_bytes] * (len(rows) + 1)
+    return with_spans(slices, [(places[each.start], places[each.stop]) for each in slices], [file.path])
+
+
+def _places(path: str) -> list[int]:
+    """Find the bytes where the record batches of an IPC file begin, and where the last one ends."""
+    import pyarrow as pa
+
+    places = []
+    with open_source(path) as source, suppress(pa.ArrowException, OSError):
+        source.seek(8)
+        end = source.tell()
+        for message in pa.ipc.MessageReader.open_stream(source):
+            if message.type == "record batch":
+                places.append(end)
+            end = source.tell()
+        places.append(end)
+    return places
+
+
+def read_arrow(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+    """Read the rows of the slice; where it is damaged, what follows is lost and one reject says so."""
+    from packer_cli.corpus.readers.columns import raw_batches
+
+    row = slice_.first_line
+    with _open_arrow(slice_.file.path) as (reader, is_file):
+        if is_file and slice_.stop > reader.num_record_batches:
+            raise changed(slice_.file.path)
+        wholes = map(reader.get_batch, range(slice_.start, slice_.stop)) if is_file else iter(reader)
+        number = slice_.start
+        try:
+            for whole in wholes:
+                yield from raw_batches(whole, row, rules, fields)
+                row += whole.num_rows
+                number += 1
+        except Exception as error:
+            reason = why_damaged(slice_.file.path, error)
+            rest = "the rest of this slice is lost" if is_file else "the rest of the stream is lost"
+            yield RawBatch(rejects=[Gap(row, f"record batch {number} cannot be read ({reason}); {rest}")])
+
+
+ARROW = FileReader(cut_arrow, read_arrow)
