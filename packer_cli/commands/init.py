@@ -16,10 +16,9 @@ from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.format.records import Hidden
 from packer_cli.format.tokens import SkippedFiles
-from packer_cli.init import Draft, Look, Sampler, plugin_lines, read_axolotl, read_llamafactory
-from packer_cli.init.llamafactory import is_training_config, read_training
-from packer_cli.init.look import epoch_lengths
-from packer_cli.init.text import ConfigValues, TrainerConfig, config_text, fastest_groups, propose_groups
+from packer_cli.init import trainers
+from packer_cli.init.look import Look, Sampler, epoch_lengths
+from packer_cli.init.text import ConfigValues, Draft, TrainerConfig, config_text, fastest_groups, propose_groups
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.sizes import counted
 from packer_cli.tokens.templates.written import EARLIER_REASONING
@@ -133,13 +132,13 @@ def _begin(options: InitOptions) -> Draft:
         return Draft(inputs=list(options.inputs))
     path = Path(options.source)
     config = _read(path)
-    if is_training_config(config):
-        return read_training(config, _read, options.inputs, options.gpus)
+    if trainers.is_training_config(config):
+        return trainers.read_training(config, _read, options.inputs, options.gpus)
     if path.suffix == ".json":
-        return read_llamafactory(config, path.parent, options.inputs)
-    draft = read_axolotl(config, options.gpus)
+        return trainers.read_llamafactory(config, path.parent, options.inputs)
+    draft = trainers.read_axolotl(config, options.gpus)
     draft.inputs += options.inputs
-    draft.trainer_lines = plugin_lines(config, _PACKED)
+    draft.trainer_lines = trainers.plugin_lines(config, _PACKED)
     return draft
 
 

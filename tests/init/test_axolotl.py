@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from packer_cli.errors import InputError
-from packer_cli.init import plugin_lines, read_axolotl
-from packer_cli.init.axolotl import _SAME_TEMPLATES, PLUGIN
+from packer_cli.init.trainers import _SAME_TEMPLATES, PLUGIN, plugin_lines, read_axolotl
 from packer_cli.tokens.tokenizer.loading import NAMED
 
 

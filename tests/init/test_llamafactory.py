@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from packer_cli.errors import ConfigError, InputError
-from packer_cli.init import Draft, read_llamafactory
-from packer_cli.init.llamafactory import add_training
+from packer_cli.init.text import Draft
+from packer_cli.init.trainers import add_training, read_llamafactory
 
 OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 
