@@ -53,10 +53,12 @@ def provide(package: str, homes: Mapping[str, str]) -> None:
     module.__class__ = LazyPackage
 
 
-def later(module: str, name: str) -> Callable[..., Any]:
-    """Make a method that calls a function without the object; the method imports the function's module when called."""
+class Later:
+    """A method that is a function without the object; its module is imported when the method is looked up."""
 
-    def call(_: Any, *arguments: Any, **options: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*arguments, **options)
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
 
-    return call
+    def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(importlib.import_module(self._module), self._name)
+        return function

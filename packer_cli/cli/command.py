@@ -76,10 +76,10 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Options of `--groups auto` in a config file that names groups are for `hbpack groups`."""
-        if ctx.params.get("groups") is not None:
-            from packer_cli.config.no_effect import of_auto
+        if ctx.params.get("groups") not in (None, "auto", ["auto"]):
+            from packer_cli.config.fields import OF_AUTO
 
-            for name in of_auto(ctx.params["groups"]) & ctx.params.keys():
+            for name in OF_AUTO & ctx.params.keys():
                 if ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
                     ctx.params[name] = None
         return super().invoke(ctx)

@@ -9,7 +9,7 @@ from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.outcome import OF_LAYOUT
 from packer_cli.config import option_name
 from packer_cli.config.groups import used_groups, write_parallel
-from packer_cli.config.no_effect import without_effect
+from packer_cli.config.resolve import without_effect
 from packer_cli.sizes import duration, ratio
 
 

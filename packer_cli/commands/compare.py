@@ -23,8 +23,7 @@ from packer_cli.config import (
     validate,
 )
 from packer_cli.config.gpu_model import load_gpu_model
-from packer_cli.config.no_effect import require_use
-from packer_cli.config.resolve import Resolved, options_for, resolve
+from packer_cli.config.resolve import Resolved, require_use, resolve
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
@@ -123,8 +122,8 @@ def run_compare(
     read = partial(read_samples, path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
     samples = read() if corpus is None else None
     known: TokenizeConfig | Samples | None = corpus or samples
-    base, choice = resolve(options_for(config, known.unit if known else None)), None
-    is_known = samples is not None and not config.is_auto
+    base, choice = resolve(config, known.unit if known else None), None
+    is_known = samples is not None and bool(config.groups)
     simulator = load_simulator(config, config.gpus, rules or TrainConfig(), config.lockstep) if has_model else None
     # Report wrong options before the long work.
     rows = _rows(base, algorithms, strategies, simulator if is_known else None, is_quiet=not is_known)

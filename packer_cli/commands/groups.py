@@ -8,7 +8,7 @@ from packer_cli.commands.plan_store import sizes_for
 from packer_cli.commands.samples import read_samples
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.gpu_model import load_models
-from packer_cli.config.resolve import options_for, resolve
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import RunError
 from packer_cli.groups.auto import FoundGroups, bounded, choose, found_groups
 from packer_cli.plan.core.groups import Group
@@ -21,8 +21,8 @@ def run_groups(
     """Choose groups for the samples of an epoch."""
     load_models(config, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
-    config, lengths = options_for(config, samples.unit), sizes_for(config, samples)
-    return found_groups(*choose(config, lengths))
+    config = config.for_unit(samples.unit)
+    return found_groups(*choose(config, sizes_for(config, samples)))
 
 
 def run_layouts(

@@ -14,7 +14,6 @@ from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refu
 from packer_cli.commands.tokenize import tokenize_corpus
 from packer_cli.commands.write import refuse_index_of, refuse_remote_index, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
-from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import start_worker
 from packer_cli.files import fingerprint
@@ -35,7 +34,9 @@ def run_pack(
     Args:
         write: None to stop at the plan.
     """
-    refuse_without_effect(plan)
+    from packer_cli.config.resolve import require_plan  # Loads numba, 0.3 s.
+
+    require_plan(plan)
     if write is not None:
         refuse_remote_index(write, folder)
     with locked_output(folder):
@@ -57,10 +58,10 @@ def pack_corpus(
     """
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.commands.plan import check_options, make_plan
-    from packer_cli.config.resolve import options_for, resolve
+    from packer_cli.config.resolve import resolve
 
     write_options = write or WriteConfig()
-    checked = check_options(options_for(plan, tokenize.unit))
+    checked = check_options(plan, tokenize.unit)
     refuse_index_of(tokenize.unit, write_options)
     if plan.validation is not None:
         refuse_other(folder)
@@ -68,7 +69,7 @@ def pack_corpus(
     def require(part: PartInfo) -> None:
         """Refuse trees before they replace the store of a set. Where there is no set, tokens stay for another plan."""
         if has_plan and part.items is not None:
-            resolve(plan.for_items())
+            resolve(plan, "item")
             refuse_index_of("item", write_options)
 
     has_plan = (folder / PLAN_NAME).exists()

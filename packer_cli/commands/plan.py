@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
 from packer_cli.commands.output_folder import (
+    RejectedRecord,
     config_of_plan,
     current_manifest,
     current_plan,
@@ -36,8 +37,7 @@ from packer_cli.commands.plan_store import (
 )
 from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
-from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import Resolved, refuse_path_limit, refuse_rows_alone, resolve, validation_options
+from packer_cli.config.resolve import Resolved, require_plan, resolve, validation_options
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
@@ -98,10 +98,7 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
             "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
             "output, or leave validation out"
         )
-    config, given = _with_recorded(options, recorded)
-    if samples.unit == "sample" and "max_path_tokens" in given:
-        refuse_path_limit(config)
-    return plan_in_memory(samples, config, given)
+    return plan_in_memory(samples, *_with_recorded(options, recorded))
 
 
 def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
@@ -113,14 +110,12 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
     refuse_validation(source)
     recorded = config_of_plan(source)
     config, given = _with_recorded(options, recorded)
-    refuse_without_effect(config, given)
-    checked = check_options(config)
-    if recorded is not None and not config.has_gpu_model:
-        checked = checked.changed(gpu_model=recorded.gpu_model)
+    require_plan(config, given)
     # For a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
-    if read_index(source / TOKENS).unit == "sample" and "max_path_tokens" in given:
-        refuse_path_limit(config)
+    checked = check_options(config, read_index(source / TOKENS).unit, given)
+    if recorded is not None and not config.has_gpu_model:
+        checked = checked.noting(gpu_model=recorded.gpu_model)
     with locked_output(folder):
         say_changes = None if recorded is None else partial(_say_changes, recorded, given, source)
         make_plan(config, checked, source, folder, say_changes)
@@ -144,14 +139,16 @@ def _say_changes(recorded: PlannedConfig, given: set[str], source: Path, config:
         say(f"changed: {', '.join(new)}" + (f"; as in {source}: {', '.join(old)}" if old else ""))
 
 
-def check_options(config: PlanConfig) -> Resolved:
+def check_options(config: PlanConfig, unit: str | None, given: Collection[str] = ()) -> Resolved:
     """Resolve the options, to report wrong ones before any work.
+
+    Args:
+        unit, given: see `resolve`.
 
     Raises the errors of `resolve`, and ConfigError for a strategy or packing of this process, which no later command
     would find.
     """
-    refuse_rows_alone(config)
-    resolved = resolve(config)
+    resolved = resolve(config, unit, given)
     if config.has_gpu_model:
         resolved = with_gpu_model(resolved, config)
     for option, package in (resolved.config.packages or {}).items():
@@ -179,9 +176,9 @@ def make_plan(
     store = source / TOKENS
     of_store = StoreSamples(open_store(store))
     resolved, choice = checked, None
-    if given.is_auto or of_store.all.unit == "item" or checked.config.max_path_tokens:
+    if not given.groups or of_store.all.unit == "item" or checked.config.max_path_tokens:
         resolved, choice = resolve_for(given, of_store.all)
-        resolved = resolved.changed(gpu_model=checked.config.gpu_model)
+        resolved = resolved.noting(gpu_model=checked.config.gpu_model)
         say_choice(choice)
     if say_options is not None:
         say_options(resolved.config)
@@ -192,7 +189,7 @@ def make_plan(
             write()
         return
     bound, num_aside = of_store.set_aside(validation)
-    resolved = resolved.changed(validation=bound)
+    resolved = resolved.noting(validation=bound)
     with locked_validation(folder) as own:
         with naming(VALIDATION):
             write_aside = _draft(validation_options(resolved), None, of_store, own)
@@ -216,7 +213,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
     if header and header.fingerprint == wanted:
         return partial(_keep_plan, header, of_store, folder)
     try:
-        plan, piece_loss, counts, metrics = plan_store(of_store, resolved, folder)
+        plan, piece_loss, counts, metrics, cut = plan_store(of_store, resolved, folder)
     except NothingToPlanError:
         if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)
@@ -232,7 +229,8 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
         counts=counts,
         metrics=metrics,
     )
-    return partial(_write_draft, (plan, piece_loss), header, str(watch), of_store, folder)
+    rejects = partial(left_out, config, of_store, cut)
+    return partial(_write_draft, (plan, piece_loss), header, str(watch), of_store, folder, rejects)
 
 
 def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None:
@@ -243,7 +241,12 @@ def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None
 
 
 def _write_draft(
-    planned: tuple[types.Plan, PieceLoss], header: PlanHeader, seconds: str, of_store: StoreSamples, folder: Path
+    planned: tuple[types.Plan, PieceLoss],
+    header: PlanHeader,
+    seconds: str,
+    of_store: StoreSamples,
+    folder: Path,
+    rejects: Callable[[], Iterator[RejectedRecord]],
 ) -> None:
     """Write a plan, and print its figures."""
     (plan, piece_loss), config, counts = planned, header.config, header.counts
@@ -257,7 +260,7 @@ def _write_draft(
         _disown_plan(folder)
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
     write_plan(folder / PLAN_NAME, plan, piece_loss, header)
-    write_rejected(folder, partial(left_out, config, of_store))
+    write_rejected(folder, rejects)
     overall = header.metrics.overall
     say(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "

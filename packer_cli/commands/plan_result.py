@@ -14,8 +14,7 @@ from packer_cli.commands.plan_store import plan_cut, resolve_for
 from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.commands.results import Stats
 from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, validate
-from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import build, refuse_rows_alone
+from packer_cli.config.resolve import build, require_plan
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
@@ -139,14 +138,13 @@ def plan_in_memory(samples: Samples, config: PlanConfig, given: Collection[str] 
     """Plan samples of which only the lengths are known; the errors are those of `plan_samples`.
 
     Args:
-        given: see `refuse_without_effect`.
+        given: see `require_plan`.
 
     Raises:
         ConfigError: the options do not fit each other or the samples, or ask for a plan that is only compared.
     """
-    refuse_rows_alone(config)
-    refuse_without_effect(config, given)
-    resolved, choice = resolve_for(config, samples)
+    require_plan(config, given)
+    resolved, choice = resolve_for(config, samples, given or ())
     plan, cut = plan_cut(samples, resolved)
     return Plan(
         config=resolved.config,

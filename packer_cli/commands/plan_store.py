@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer_cli.commands.output_folder import RejectedRecord, store_rejects
 from packer_cli.config import PlanConfig, PlannedConfig
-from packer_cli.config.resolve import Resolved, load_model, options_for, resolve, size_rule
+from packer_cli.config.resolve import Resolved, load_model, resolve, size_rule
 from packer_cli.engine.memory import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
@@ -20,7 +20,7 @@ from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCo
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.mixture import tokens_of_sources
-from packer_cli.plan.core.samples import Cut, Samples, SizeRule, require_pieces
+from packer_cli.plan.core.samples import Cut, Samples, require_pieces
 from packer_cli.plan.core.types import WHOLE, Int32Array, ItemPieces, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.notes import reasons_lost, why_over
@@ -33,14 +33,21 @@ from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 
-def resolve_for(config: PlanConfig, samples: Samples) -> tuple[Resolved, GroupChoice | None]:
-    """Resolve the options, with groups in place of `auto`; return them, and a plan's record of that choice."""
-    config, choice = options_for(config, samples.unit if samples.num_samples else None), None
-    if config.is_auto:
+def resolve_for(
+    config: PlanConfig, samples: Samples, given: Collection[str] = ()
+) -> tuple[Resolved, GroupChoice | None]:
+    """Resolve the options, with groups in place of `auto`; return them, and a plan's record of that choice.
+
+    Args:
+        given: see `resolve`.
+    """
+    unit, choice = samples.unit if samples.num_samples else None, None
+    if not config.groups:
         from packer_cli.groups.auto import groups_for  # Only `auto` needs the search.
 
+        config = config.for_unit(unit)
         config, choice = groups_for(config, sizes_for(config, samples))
-    return resolve(config), choice
+    return resolve(config, unit, given), choice
 
 
 def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
@@ -49,8 +56,8 @@ def sizes_for(config: PlanConfig, samples: Samples) -> Int32Array:
     Raises:
         ConfigError: an option does not go with items.
     """
-    config = options_for(config, samples.unit)
-    return samples.epoch_sizes(config.seed, resolve(config).request.limits if config.max_path_tokens else ())
+    limits = resolve(config, samples.unit).request.limits if samples.unit == "item" else ()
+    return samples.epoch_sizes(config.seed, limits)
 
 
 def say_choice(choice: GroupChoice | None) -> None:
@@ -66,8 +73,13 @@ def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
     return plan_cut(samples, resolved)[0]
 
 
-def plan_cut(samples: Samples, resolved: Resolved) -> tuple[Plan, Cut]:
-    """Plan samples of which only the lengths are known, and check the plan; return the plan, and the samples' cut.
+def plan_cut(
+    samples: Samples, resolved: Resolved, pieces_of: Callable[[Cut], Pieces] = require_pieces
+) -> tuple[Plan, Cut]:
+    """Plan samples, and check the plan; return the plan, and the samples' cut.
+
+    Args:
+        pieces_of: returns the pieces of a cut, or raises RunError with the reason why they cannot be planned.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
@@ -75,9 +87,11 @@ def plan_cut(samples: Samples, resolved: Resolved) -> tuple[Plan, Cut]:
         PlanError: the plan broke an invariant, which is a bug.
     """
     request = resolved.request
-    require_memory(samples.num_wanted, request)
-    cut = samples.cut(size_rule(resolved.config), request.seed)
-    plan = build_plan(require_pieces(cut), request)
+    of_each = (request.strategy.sample_bytes or request.algorithm.bytes_a_sample) + _ITEM_BYTES * bool(request.limits)
+    require_memory(samples.num_wanted, of_each)
+    cut = samples.cut(resolved.rule, request.seed)
+    plan = build_plan(pieces_of(cut), request)
+    cut.check(plan.pieces)  # The packing may have cut them.
     check_plan(plan)
     _say_short_curriculum(plan, request)
     return plan, cut
@@ -103,40 +117,31 @@ class NothingToPlanError(RunError):
 
 def plan_store(
     of_store: StoreSamples, resolved: Resolved, folder: Path
-) -> tuple[Plan, PieceLoss, Counts, PlanMetrics]:
-    """Plan the samples of a store that the options ask for, and check the plan.
+) -> tuple[Plan, PieceLoss, Counts, PlanMetrics, Cut]:
+    """Plan the samples of a store that the options ask for; the errors are those of `plan_cut`.
 
     Args:
         folder: the folder that will hold the plan; for messages.
 
     Returns:
-        The plan, the loss of its pieces, the records by their outcome, and the plan's figures.
-
-    Raises:
-        RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
-            `--overflow error`.
-        PlanError: the plan broke an invariant, which is a bug.
+        The plan, the loss of its pieces, the records by their outcome, the plan's figures, and the samples' cut.
     """
-    store, request = of_store.store, resolved.request
-    samples = of_store.of(resolved.config)
-    require_memory(samples.num_wanted, request)
-    rule = SizeRule(request.groups[-1].capacity, resolved.config.overflow, request.limits)
-    cut = of_store.cut(resolved.config, rule)
-    if cut.rule.overflow == "error" and len(cut.over):
-        _refuse_overflow(store, cut)
-    if not len(cut.pieces):
-        raise NothingToPlanError(_why_nothing(store, cut.chosen, resolved.config, folder))
-    plan = build_plan(cut.pieces, request)
-    pieces = plan.pieces  # The packing may have cut them.
-    cut.check(pieces)
-    check_plan(plan)
-    _say_short_curriculum(plan, request)
-    plan = predicted(plan, resolved.config)
-    weights = _piece_weights(store, pieces) if store.index.is_weighted else None
-    loss = PieceLoss(_piece_loss_tokens(store, samples, pieces), weights)
-    counts = _counts(of_store.records_of(resolved.config), cut.counts(pieces), loss)
-    metrics = plan_stats(plan, request, samples.sources)
-    return plan, loss, counts, metrics
+    store, config = of_store.store, resolved.config
+    samples = of_store.of(config.validation, config.is_validation)
+
+    def pieces_of(cut: Cut) -> Pieces:
+        if cut.rule.overflow == "error" and len(cut.over):
+            _refuse_overflow(store, cut)
+        if not len(cut.pieces):
+            raise NothingToPlanError(_why_nothing(store, cut, config.is_validation, folder))
+        return cut.pieces
+
+    plan, cut = plan_cut(samples, resolved, pieces_of)
+    plan = predicted(plan, config)
+    weights = _piece_weights(store, plan.pieces) if store.index.is_weighted else None
+    loss = PieceLoss(_piece_loss_tokens(store, samples, plan.pieces), weights)
+    counts = _counts(of_store.records_of(config), cut.counts(plan.pieces), loss)
+    return plan, loss, counts, plan_stats(plan, resolved.request, samples.sources), cut
 
 
 def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
@@ -155,7 +160,7 @@ def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
     config.require_gpu_model(what)
     parse_assumptions(config.assume, NOT_MEASURED if config.profile else None)
     try:
-        return resolved.changed(gpu_model=model_values(load_model(config, what)))
+        return resolved.noting(gpu_model=model_values(load_model(config, what)))
     except ConfigError as error:  # A profile of too few rows.
         say(f"{_NO_SECONDS}: {error}")
         return resolved
@@ -180,29 +185,32 @@ _ITEM_BYTES = 200
 """Bytes that a plan takes for each item, besides those for a sample; measured on half a million pairs."""
 
 
-def left_out(config: PlannedConfig, of_store: StoreSamples) -> Iterator[RejectedRecord]:
+def left_out(config: PlannedConfig, of_store: StoreSamples, cut: Cut | None = None) -> Iterator[RejectedRecord]:
     """Yield the lines of `rejected.jsonl` of a plan: rejected records, and samples of which the plan loses tokens.
 
     The lines have the file names that the store has now. Raises FormatError if the store is damaged.
+
+    Args:
+        cut: of the samples, if it was made already.
     """
     yield from store_rejects(of_store.records_of(config), of_store.store.folder)
-    cut = of_store.cut(config, size_rule(config))
+    cut = cut or of_store.of(config.validation, config.is_validation).cut(size_rule(config), config.seed)
     if config.overflow == "error":  # There was no plan.
         return
     for (file, line), (_, reason) in zip(of_store.store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
         yield RejectedRecord(file=file, line=line, reason=reason)
 
 
-def _why_nothing(store: TokenStore, samples: Int32Array | None, config: PlannedConfig, folder: Path) -> str:
+def _why_nothing(store: TokenStore, cut: Cut, is_validation: bool, folder: Path) -> str:
     num_rejected = store.index.total("num_rejected")
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
     if not len(store):
         return f"there is nothing to plan: {all_rejected(store.index)}, see {str(folder / REJECTED_NAME)!r}"
-    if samples is not None and not len(samples):
+    if cut.chosen is not None and not len(cut.chosen):
         return "there is nothing to plan: the weights leave out every sample; raise them"
-    what, capacity = "validation " * config.is_validation, config.groups[-1].capacity
-    if config.overflow != "drop":  # Only items are left out then.
+    what, capacity = "validation " * is_validation, cut.rule.capacity
+    if cut.rule.overflow != "drop":  # Only items are left out then.
         return (
             f"there is nothing to plan: all {what}items are over the largest group's {capacity}, and no cut that fits "
             "leaves each branch a loss token; give longer --groups"
@@ -297,13 +305,9 @@ def _counts(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) -> C
     )
 
 
-def require_memory(num_samples: float, request: PlanRequest) -> None:
-    """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
-    available = available_memory()
-    of_each = (request.strategy.sample_bytes or request.algorithm.bytes_a_sample) + (
-        _ITEM_BYTES if request.limits else 0
-    )
-    needed = num_samples * of_each
+def require_memory(num_samples: float, of_each: int) -> None:
+    """Raise RunError for more samples an epoch, of so many bytes each, than this process can plan in its memory."""
+    available, needed = available_memory(), num_samples * of_each
     if available is not None and needed > available:
         raise RunError(
             f"planning {num_samples:,.0f} samples an epoch takes about {needed / 2**30:,.1f} GiB of memory, and this "

@@ -19,9 +19,8 @@ from packer_cli.commands.output_folder import locked_output, locked_validation, 
 from packer_cli.commands.plan_store import predicted
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.models import RebalanceConfig
-from packer_cli.config.no_effect import refuse_without_effect
 from packer_cli.config.plan_record import Decisions
-from packer_cli.config.resolve import build
+from packer_cli.config.resolve import build, require_plan
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder
@@ -155,7 +154,7 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
                 f"--global-tokens has no effect on a set of --strategy {options.strategy}, whose steps stay as they "
                 "were planned; leave it out"
             )
-        refuse_without_effect(options, {"global_tokens"})
+        require_plan(options, {"global_tokens"})
     if _is_in_force(manifest, stop, config):
         return manifest, False
     plan, piece_loss = read_plan(folder / PLAN_NAME, check=True)

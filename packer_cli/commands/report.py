@@ -316,7 +316,8 @@ def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]
     assert planned.header is not None
     with suppress(FormatError, InputError):
         store = open_own_store(path, planned.header)
-        return StoreSamples(store).of(planned.header.config), _names(store.index)
+        config = planned.header.config
+        return StoreSamples(store).of(config.validation, config.is_validation), _names(store.index)
     return _samples_of_plan(planned), ()
 
 

@@ -12,7 +12,7 @@ from packer_cli.compare.candidates import groups_and_degrees, layout_key
 from packer_cli.compare.row_process import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
-from packer_cli.config.no_effect import without_effect
+from packer_cli.config.resolve import without_effect
 from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.engine.local import Failed
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics

@@ -16,47 +16,49 @@ REQUIRED: Final = object()
 """Value in place of a default, for an option that has none."""
 
 
+OF_TREES: Final = {"packing": "isf", "max_path_tokens": "2x"}
+"""Options whose usual default is another for samples that share prefixes, with that default."""
+
+
 class _OfStrategy:
     """A default that differs with the strategy; the field `strategy` is validated before."""
 
-    def __init__(self, name: str, usual: Any, of_trees: Any) -> None:
-        self.name, self.usual, self.of_trees = name, usual, of_trees
+    def __init__(self, name: str, usual: Any) -> None:
+        self.name, self.usual = name, usual
 
     def __call__(self, data: Mapping[str, Any]) -> Any:
-        found = STRATEGIES.get(data.get("strategy", DEFAULT))  # None for a plan whose package is not installed here.
-        return self.usual if found is None else found.defaults.get(self.name, self.usual)
+        return self.of(data.get("strategy", DEFAULT), self.usual)
+
+    def of(self, strategy: str, usual: Any) -> Any:
+        found = STRATEGIES.get(strategy)  # None for a plan whose package is not installed here.
+        return usual if found is None else found.defaults.get(self.name, usual)
 
 
-def by_strategy(name: str, usual: Any, *, of_trees: Any = None, **rules: Any) -> Any:
+def by_strategy(name: str, usual: Any, **rules: Any) -> Any:
     """Make the `Field` of an option for which strategies have defaults of their own.
 
     Args:
         usual: the default of all other strategies; `REQUIRED` for none.
-        of_trees: the default of these strategies for samples that share prefixes, where it is another.
         rules: arguments of pydantic's `Field`.
     """
     shown = None if usual is REQUIRED else {"default": usual}
-    return Field(
-        default_factory=_OfStrategy(name, usual, of_trees), validate_default=True, json_schema_extra=shown, **rules
-    )
+    return Field(default_factory=_OfStrategy(name, usual), validate_default=True, json_schema_extra=shown, **rules)
 
 
-def default_of(field: FieldInfo, strategy: str | None = None) -> Any:
-    """Return the default of a field, without a strategy or with this one; `REQUIRED` if there is none."""
-    if isinstance(field.default_factory, _OfStrategy):
-        return field.default_factory.usual if strategy is None else field.default_factory({"strategy": strategy})
+def default_of(field: FieldInfo, strategy: str = DEFAULT, *, of_trees: bool = False) -> Any:
+    """Return the default of a field with a strategy; `REQUIRED` if there is none.
+
+    Args:
+        of_trees: whether samples share prefixes.
+    """
+    default = field.default_factory
+    if isinstance(default, _OfStrategy):
+        return default.of(strategy, OF_TREES.get(default.name, default.usual) if of_trees else default.usual)
     return REQUIRED if field.is_required() else field.default
 
 
-def defaults_of_trees(fields: Mapping[str, FieldInfo], strategy: str) -> dict[str, str]:
-    """Find the options that have another default where samples share prefixes, with that default."""
-    found = [each.default_factory for each in fields.values() if isinstance(each.default_factory, _OfStrategy)]
-    own = STRATEGIES[strategy].defaults
-    return {each.name: own.get(each.name, each.of_trees) for each in found if each.of_trees is not None}
-
-
 def shown_default(field: FieldInfo) -> Any:
-    """Return the default of a field without a strategy; None if there is none."""
+    """Return the usual default of a field; None if there is none."""
     default = default_of(field)
     return None if default is REQUIRED else default
 

@@ -134,3 +134,7 @@ class AutoGroupsConfig(GpuConfig):
     def layout(self) -> Layout:
         """The degrees of `parallel`; 1 each without it."""
         return self.parallel or ONE_GPU
+
+
+OF_AUTO = AutoGroupsConfig.model_fields.keys() - GpuConfig.model_fields.keys() - {"parallel"}
+"""Options that have an effect only where groups are chosen."""

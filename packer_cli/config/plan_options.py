@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.defaults import (
+    OF_TREES,
     REQUIRED,
     by_strategy,
     default_of,
-    defaults_of_trees,
     refusal,
     require_declared,
     unsupported,
@@ -39,7 +39,7 @@ from packer_cli.plugins import unknown
 from packer_cli.sizes import format_tokens
 
 AUTO = "auto"
-"""The value of `groups` for which hbpack chooses them."""
+"""The value of `groups` for which hbpack chooses them; until then the field is empty."""
 
 _STRATEGY = f"""Planning method: {", ".join(PACKED)}; docs/strategies.md explains each.
 
@@ -81,9 +81,7 @@ class PlanConfig(AutoGroupsConfig):
     your lengths, and needs --model and --gpu, or --profile."""
     gpus: Annotated[int, Shown(is_common=True)] = Field(ge=1, le=2**20)
     """Number of GPUs you train on."""
-    packing: Annotated[str, Shown(Panel.PACKING, "NAME[:OPTION=VALUE,...]", _packings)] = by_strategy(
-        "packing", "bfs", of_trees="isf"
-    )
+    packing: Annotated[str, Shown(Panel.PACKING, "NAME[:OPTION=VALUE,...]", _packings)] = by_strategy("packing", "bfs")
     """Packing algorithm and its options, such as isf:rounds=10.
 
     docs/cli.md lists them under "Packing algorithms". For samples that share prefixes, the default is isf."""
@@ -134,7 +132,7 @@ class PlanConfig(AutoGroupsConfig):
 
     For kernels and graphs that take a fixed number of sample borders. A lower number pads more."""
     max_path_tokens: Annotated[str | None, BeforeValidator(read_path_tokens), Shown(Panel.PACKING, "Nx|none")] = (
-        by_strategy("max_path_tokens", None, of_trees="2x")
+        by_strategy("max_path_tokens", None)
     )
     """Most path tokens of a pack, as a multiple of its capacity; by default 2x. Only for samples that share prefixes.
 
@@ -178,11 +176,6 @@ class PlanConfig(AutoGroupsConfig):
         return None if strategy is not None and "packing" in strategy.ignores else self.packing
 
     @property
-    def is_auto(self) -> bool:
-        """Whether the groups are still to be chosen."""
-        return not self.groups
-
-    @property
     def used_algorithm(self) -> Literal["search", "hbp"]:
         """The algorithm by which `--groups auto` chooses."""
         return self.group_algorithm or self.planner.defaults.get("group_algorithm", "search")
@@ -196,20 +189,19 @@ class PlanConfig(AutoGroupsConfig):
         chosen = choose_groups(groups, self.planner, self.layout, self.align, are_named=False)
         return self.model_copy(update={"groups": chosen})
 
-    def for_items(self) -> Self:
-        """Return the options for samples that share prefixes: each that was not given has its default for those."""
-        return self._at_defaults(defaults_of_trees(type(self).model_fields, self.planner.name))
+    def for_unit(self, unit: str | None) -> Self:
+        """Return the options for samples that share prefixes ("item") or nothing ("sample"); None: as they are.
 
-    def for_samples(self) -> Self:
-        """Return the options for samples that share nothing: each that was not given has its usual default."""
-        fields = type(self).model_fields
-        names = defaults_of_trees(fields, self.planner.name)
-        return self._at_defaults({name: default_of(fields[name], self.strategy) for name in names})
-
-    def _at_defaults(self, defaults: Mapping[str, Any]) -> Self:
-        changes = {name: defaults[name] for name in defaults.keys() - self.names_given()}
-        found = self.model_copy(update=changes)
-        found.model_fields_set.difference_update(changes)
+        Each that was not given has its default for these.
+        """
+        has_limit = self.max_path_tokens is not None
+        if not has_limit and unit != "item":
+            return self
+        names, fields = OF_TREES.keys() - self.names_given(), type(self).model_fields
+        found = self.model_copy(
+            update={name: default_of(fields[name], self.strategy, of_trees=unit != "sample") for name in names}
+        )
+        found.model_fields_set.difference_update(names)
         return found
 
     def not_for(self, name: str) -> set[str]:
@@ -239,8 +231,8 @@ class PlanConfig(AutoGroupsConfig):
             groups = tuple({group.capacity: parse_group(str(group)) for group in groups}.values())
         own |= {"strategy": strategy.name, "groups": used_groups(groups, strategy) if groups else AUTO}
         config = validate(StorePlanConfig, {**own, **others})
-        config = config if self.max_path_tokens is None else config.for_items()
-        return config if "groups" in others or config.is_auto else config.with_groups(groups)
+        config = config if self.max_path_tokens is None else config.for_unit("item")
+        return config if "groups" in others or not config.groups else config.with_groups(groups)
 
     def _of_all_groups(self, strategy: Strategy) -> dict[str, Any]:
         """Return the groups' `parallel` and `align`, for other groups; leave out each that differs between groups."""
@@ -272,7 +264,7 @@ class PlanConfig(AutoGroupsConfig):
     @field_validator("groups")
     @classmethod
     def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
-        is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
+        is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
         strategy, parallel = STRATEGIES[info.data["strategy"]], info.data["parallel"] or ONE_GPU
@@ -280,31 +272,26 @@ class PlanConfig(AutoGroupsConfig):
 
     @model_validator(mode="after")
     def _check(self) -> PlanConfig:
-        option = unsupported(self.strategy, self)
+        strategy, option = STRATEGIES[self.strategy], unsupported(self.strategy, self)
         if option is not None:
             raise ValueError(f"--strategy: {refusal(self.strategy, option, self)}")
         if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
             raise ValueError(
                 "--align pads each sample, but with --mask causal a whole row is one segment; leave one of them out"
             )
-        if self.mask == "causal" and self.is_auto:
+        if self.mask == "causal" and not self.groups:
             raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
-        if "tokens of a step" in self.planner.needs and self.global_tokens is None:
+        if "tokens of a step" in strategy.needs and self.global_tokens is None:
             raise ValueError(f"--strategy {self.strategy} needs --global-tokens: it plans the samples of each step")
         if not re.fullmatch("all|[1-9][0-9]{0,8}", self.lockstep):
             raise ValueError(
                 f"--lockstep {self.lockstep} must be all, 1, or the number of GPUs that share the weights"
             )
-        is_read = "lockstep" not in self.planner.ignores
-        if self.lockstep == "1" and self.global_tokens is None and is_read:
+        if self.lockstep == "1" and self.global_tokens is None and "lockstep" not in strategy.ignores:
             raise ValueError(
                 "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
                 "iteration is a step"
             )
-        self._check_groups()
-        return self
-
-    def _check_groups(self) -> None:
         capacities = [group.capacity for group in self.groups]
         if sorted(set(capacities)) != capacities:
             remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
@@ -313,13 +300,14 @@ class PlanConfig(AutoGroupsConfig):
             )
         for group in self.groups:
             require_aligned(group)
-        layouts = [self.layout] if self.is_auto else [group.layout for group in self.groups]
-        self.planner.require_gpus(layouts, self.gpus)
+        layouts = [group.layout for group in self.groups] or [self.parallel or ONE_GPU]
+        strategy.require_gpus(layouts, self.gpus)
         if len({layout.pp for layout in layouts}) > 1 and self.lockstep != "1":
             raise ValueError(
                 "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "
                 "same pp_size"
             )
+        return self
 
 
 class StorePlanConfig(PlanConfig):

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from packer_cli.config.defaults import default_of, defaults_of_trees
+from packer_cli.config.defaults import default_of
 from packer_cli.config.fields import AutoGroupsConfig
-from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
+from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.planned import SetsAside
 from packer_cli.plan.core.groups import Group
@@ -84,9 +84,8 @@ class PlannedConfig(StorePlanConfig, SetsAside):
 
     def names_given(self) -> set[str]:
         """Return the options that are not at their default: a plan does not record options given at their default."""
-        usual = {name: default_of(field, self.strategy) for name, field in StorePlanConfig.model_fields.items()}
-        if self.max_path_tokens is not None:
-            usual |= defaults_of_trees(PlanConfig.model_fields, self.strategy)
+        fields, of_trees = StorePlanConfig.model_fields, self.max_path_tokens is not None
+        usual = {name: default_of(field, self.strategy, of_trees=of_trees) for name, field in fields.items()}
         return {name for name, value in usual.items() if getattr(self, name) != value}
 
     def with_options(self, given: Mapping[str, Any]) -> StorePlanConfig:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.config.messages import TreesError, validate
+from packer_cli.config.fields import OF_AUTO
+from packer_cli.config.messages import TreesError, option_name, validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
 from packer_cli.plan.core.groups import UNLIMITED, Group
@@ -22,7 +24,7 @@ from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.path_tokens import read_limits
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy
-from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
+from packer_cli.plan.strategies.registry import PACKED, STRATEGIES, find_strategy
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
@@ -38,11 +40,16 @@ class Resolved:
     """Options as the plan's file holds them."""
     request: PlanRequest
     """Options as the strategy takes them."""
+    rule: SizeRule
+    """The limits on samples, and the fate of samples over them."""
 
     def changed(self, **changes: Any) -> Resolved:
         """Return these options with other values of some."""
-        config = self.config.model_copy(update=changes)
-        return build(config.model_copy(update={"packages": _packages(config) or None}), self.given)
+        return build(self.config.model_copy(update=changes), self.given)
+
+    def noting(self, **facts: Any) -> Resolved:
+        """Return these options with other facts in the plan's file, which change nothing of the request."""
+        return replace(self, config=self.config.model_copy(update=facts))
 
     def why_not(self, strategy: Strategy) -> TreesError | None:
         """Return the error of another strategy that does not plan samples that share prefixes, where these do."""
@@ -73,57 +80,47 @@ class Resolved:
         return None
 
 
-def options_for(given: PlanConfig, unit: str | None) -> PlanConfig:
-    """Return the options for samples ("sample"), for items ("item"), or for any where that is not known yet (None).
-
-    Raises:
-        ConfigError: one was given that has no effect on samples.
-    """
-    if unit == "item":
-        return given.for_items()
-    if unit is None or given.max_path_tokens is None:
-        return given
-    if "max_path_tokens" in given.names_given():
-        refuse_path_limit(given)
-    return given.for_samples()
-
-
-def refuse_path_limit(given: PlanConfig) -> None:
-    """Raise ConfigError for a limit on path tokens that was given for samples, which have none."""
-    if given.max_path_tokens is not None:
-        raise ConfigError(
-            f"--max-path-tokens {given.max_path_tokens} has no effect: no samples of this set share a prefix, so "
-            "there are no path tokens to limit; leave it out"
-        )
-
-
-def resolve(given: PlanConfig) -> Resolved:
+def resolve(given: PlanConfig, unit: str | None = None, names: Collection[str] = ()) -> Resolved:
     """Replace the models that predict by their numbers, and read the options that are text.
 
     Args:
         given: the options; where `auto` has not chosen groups yet, any groups stand for them, to check the others by.
-            With a limit on path tokens, they are of samples that share prefixes, see `options_for`.
+        unit: see `PlanConfig.for_unit`; None where it is not known yet: with a limit on path tokens, "item".
+        names: options that the user gave, besides those of which the options themselves say so.
 
     Raises:
         ConfigError, InputError, FormatError: an option does not fit the others or the samples, or `--profile`, or
             `--model` and `--gpu`, do not give what predictions need.
     """
-    given = given if given.max_path_tokens is None else given.for_items()
-    if isinstance(given, PlannedConfig):
-        return build(given, refuses=True)
-    if given.is_auto:
+    has_limit = given.max_path_tokens is not None
+    if unit == "sample" and has_limit and "max_path_tokens" in given.names_given().union(names):
+        raise ConfigError(
+            f"--max-path-tokens {given.max_path_tokens} has no effect: no samples of this set share a prefix, so "
+            "there are no path tokens to limit; leave it out"
+        )
+    given = given.for_unit(unit)
+    if not given.groups:
         given = _with_any_groups(given)
-    strategy = given.planner
+    resolved = build(given if isinstance(given, PlannedConfig) else _predicted(given), given)
+    if resolved.request.limits and (refusal := resolved.refusal()):
+        raise refusal
+    return resolved
+
+
+def _predicted(given: PlanConfig) -> PlannedConfig:
+    """Put numbers in place of what predicts them."""
+    strategy = find_strategy(given.strategy)
     with _naming("--packing"):
         _, options = parse_packing(given.packing, strategy.packings())
+    has_model = given.has_gpu_model
     question = Question(
         groups=given.groups,
         num_gpus=given.gpus,
         parallel=given.parallel,
         packing_options=options,
         wants_cost=given.cost == "profile"
-        or ("cost" in strategy.defaults and given.has_gpu_model and "cost" not in given.model_fields_set),
-        has_model=given.has_gpu_model,
+        or ("cost" in strategy.defaults and has_model and "cost" not in given.model_fields_set),
+        has_model=has_model,
         load=partial(load_model, given),
     )
     if (given.model or (given.profile and given.lockstep not in ("all", "1"))) and not strategy.finds_layouts:
@@ -147,10 +144,8 @@ def resolve(given: PlanConfig) -> Resolved:
         "cost": given.cost if found.cost is None else str(found.cost),
         "packing": packing,
         "attention_pieces": _attention_pieces(given, found.groups) if given.profile else None,
-        "packages": _packages(given) or None,
     }
-    config = PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
-    return build(config, given, refuses=True)
+    return PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
 
 
 def _with_any_groups(given: PlanConfig) -> PlanConfig:
@@ -167,28 +162,76 @@ def size_rule(config: PlanConfig) -> SizeRule:
     return SizeRule(config.groups[-1].capacity, config.overflow, read_limits(config.max_path_tokens))
 
 
-def refuse_rows_alone(config: PlanConfig) -> None:
-    """Raise ConfigError for a strategy or a packing whose plans are only compared."""
-    if not config.planner.is_packed:
+def require_plan(config: PlanConfig, given: Collection[str] | None = None) -> None:
+    """Raise ConfigError for options whose plan is only compared, and for one that was given and changes nothing.
+
+    Args:
+        given: names of fields; None for the fields that the options say were given. A plan that was read names all.
+    """
+    strategy, packing = find_strategy(config.strategy), config.packing
+    if not strategy.is_packed:
         raise ConfigError(
-            f"--strategy {config.strategy} shows what other code does ({config.planner.summary}), and hbpack only "
+            f"--strategy {config.strategy} shows what other code does ({strategy.summary}), and hbpack only "
             f"compares it; run hbpack compare --strategies {config.strategy}, or give another strategy"
         )
-    packing = config.packing
     algorithm = REGISTRY.get(packing.partition(":")[0])
     if algorithm is not None and algorithm.is_padded:
         raise ConfigError(
             f"--packing {packing} makes padded batches, which hbpack only compares and never writes; run hbpack "
             f"compare --algorithms {packing}/none@longest, or give another packing, such as none for one sample a row"
         )
+    found = without_effect(config, with_parts=True)
+    for option in sorted(found.keys() & set(config.model_fields_set if given is None else given)):
+        raise ConfigError(f"{option_name(option)} {found[option]}")
 
 
-def _packages(config: PlanConfig) -> dict[str, str]:
-    """Find the packages that bring the strategy and the packing, where hbpack does not."""
-    brought = {"strategy": STRATEGIES.package(config.strategy)}
-    if config.planner.packings() is REGISTRY:
-        brought["packing"] = REGISTRY.package(config.packing.partition(":")[0])
-    return {option: package for option, package in brought.items() if package is not None}
+def require_use(config: PlanConfig, rows: Iterable[PlanConfig]) -> None:
+    """Raise ConfigError for an option that was given and changes none of the plans that are compared.
+
+    Args:
+        rows: the options of each plan.
+    """
+    found = [without_effect(row, was_auto=not config.groups) for row in rows]
+    for option in sorted(config.model_fields_set.intersection(*found)):
+        raise ConfigError(f"{option_name(option)} {found[0][option]}")
+
+
+def without_effect(config: PlanConfig, *, was_auto: bool = False, with_parts: bool = False) -> dict[str, str]:
+    """Find the options that change nothing, given or not, each with the words of a message after its name.
+
+    Args:
+        was_auto: whether `auto` chose the groups.
+        with_parts: whether to find options, too, of whose value a part changes nothing.
+    """
+    strategy = find_strategy(config.strategy)
+    own_way = f"has no effect on --strategy {config.strategy}, which packs in its own way; leave it out"
+    found = dict.fromkeys(strategy.ignores, own_way)
+    if not _has_cp(config.parallel, config.groups) and not strategy.finds_layouts:
+        found["cp_sharding"] = "has no effect without context parallelism; give --parallel cp=N, or leave it out"
+    if config.groups:
+        if not was_auto:
+            found |= dict.fromkeys(OF_AUTO, "has no effect with named --groups; give --groups auto, or leave it out")
+        if len(config.groups) == 1:
+            why = "has no effect with one length group: there are no shorter ones to fill its packs; leave it out"
+            found.setdefault("fill", why)
+    elif "a stream" in strategy.needs:
+        why = f"has no effect on --strategy {config.strategy}, whose one group is the context window; leave it out"
+        found |= dict.fromkeys(OF_AUTO - {"max_length"}, why)
+    found |= strategy.without_effect(config)
+    order, plus, _ = config.balance.partition("+")
+    has_one_replica = bool(config.groups) and all(group.num_dp_ranks(config.gpus) == 1 for group in config.groups)
+    if has_one_replica and config.balance.endswith("refine"):
+        why = (
+            f"refine exchanges samples between replicas, and there is one; give --balance {order if plus else 'sort'}"
+        )
+        found.setdefault("balance", f"{config.balance}: {why}")
+    if with_parts:
+        return found
+    return {name: why for name, why in found.items() if not why.startswith(f"{getattr(config, name)}: ")}
+
+
+def _has_cp(parallel: Layout | None, groups: Iterable[Group]) -> bool:
+    return (parallel is not None and parallel.cp > 1) or any(group.cp_size > 1 for group in groups)
 
 
 def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
@@ -202,8 +245,7 @@ def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> Gp
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
     """Read the times of attention of the profile's pieces, if `--cp-sharding` auto or static asks for them."""
-    has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in groups)
-    if not has_cp or config.cp_sharding not in ("auto", "static"):
+    if not _has_cp(config.parallel, groups) or config.cp_sharding not in ("auto", "static"):
         return None
     from packer_cli.config.gpu_model import read_profile
 
@@ -211,16 +253,16 @@ def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tupl
     return tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces) or None
 
 
-def build(config: PlannedConfig, given: PlanConfig | None = None, *, refuses: bool = False) -> Resolved:
+def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
     """Make the request from options whose predictions are numbers already, as a plan's file has them.
 
     Args:
         given: options that stand for the config's where other plans are made, see `PlanConfig.with_others`.
-        refuses: whether to raise `Resolved.refusal`.
     """
     if config.packages:
+        config.require_package("strategy", STRATEGIES)
         config.require_package("packing", REGISTRY)
-    strategy, lockstep = config.planner, None if config.lockstep == "all" else int(config.lockstep)
+    strategy, lockstep = find_strategy(config.strategy), None if config.lockstep == "all" else int(config.lockstep)
     if lockstep not in (None, 1):
         fits = (lockstep % each.num_gpus == 0 and each.tp_size * each.pp_size == 1 for each in config.groups)
         if strategy.mixes_layouts or config.gpus % lockstep or not all(fits):
@@ -272,10 +314,13 @@ def build(config: PlannedConfig, given: PlanConfig | None = None, *, refuses: bo
             max_samples=config.max_samples or UNLIMITED,
             limits=read_limits(config.max_path_tokens),
         )
-    resolved = Resolved(given=given or config, config=config, request=request)
-    if refuses and request.limits and (refusal := resolved.refusal()):
-        raise refusal
-    return resolved
+    brought = {"strategy": STRATEGIES.package(config.strategy)}
+    if strategy.packings() is REGISTRY:
+        brought["packing"] = REGISTRY.package(algorithm.name)
+    packages = {option: package for option, package in brought.items() if package is not None}
+    config = config.model_copy(update={"packages": packages or None})
+    rule = SizeRule(config.groups[-1].capacity, config.overflow, request.limits)
+    return Resolved(given=given or config, config=config, request=request, rule=rule)
 
 
 def validation_options(training: Resolved) -> Resolved:
@@ -287,7 +332,7 @@ def validation_options(training: Resolved) -> Resolved:
     longest = training.config.groups[-1]
     values = {name: getattr(training.config, name) for name in OF_VALIDATION}
     values |= {"groups": [Group(capacity=longest.capacity)], "align": longest.align}
-    return resolve(validate(StorePlanConfig, values)).changed(is_validation=True)
+    return resolve(validate(StorePlanConfig, values)).noting(is_validation=True)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def _planned_seconds(
     some = lengths[:: -(-len(lengths) // most)].copy()
     scale = int(lengths.sum(dtype=np.int64)) / int(some.sum(dtype=np.int64))
     pieces = Pieces(samples=None, start=np.zeros(len(some), dtype=np.int32), length=some)
-    of_lengths = config.for_samples()
+    of_lengths = config.for_unit("sample")
     known: dict[tuple[Group, ...], float] = {}
 
     def seconds(groups: Sequence[Group]) -> float:

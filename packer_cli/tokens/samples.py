@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,7 +13,7 @@ from packer_cli.config.validation import bound_of, format_bound
 from packer_cli.errors import RunError
 from packer_cli.format.trees import Trees
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.samples import Cut, Samples, SizeRule
+from packer_cli.plan.core.samples import Samples
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_items, hash_rows
 from packer_cli.tokens.index import StoreIndex
@@ -27,7 +26,6 @@ class StoreSamples:
 
     def __init__(self, store: TokenStore) -> None:
         self.store = store
-        self._cuts: dict[Hashable, Cut] = {}
 
     @cached_property
     def all(self) -> Samples:
@@ -60,27 +58,16 @@ class StoreSamples:
             first += len(own)
         return hashes
 
-    def of(self, config: PlannedConfig) -> Samples:
-        """Return the samples of a plan.
-
-        Args:
-            config: the plan's options; its `validation` is not a number.
-        """
-        if config.validation is None:
+    def of(self, validation: str | None, is_validation: bool = False) -> Samples:
+        """Return the samples of a plan, by its options; its `validation` is not a number."""
+        if validation is None:
             return self.all
-        bound = bound_of(config.validation)
+        bound = bound_of(validation)
         assert bound is not None
         is_aside = self.hashes < np.uint64(bound)
-        if not config.is_validation:
+        if not is_validation:
             return replace(self.all, among=ids_of(~is_aside))
         return replace(self.all, weights=(), among=ids_of(is_aside))
-
-    def cut(self, config: PlannedConfig, rule: SizeRule) -> Cut:
-        """Cut the samples of a plan by its rule; a cut is made once for everything that decides it."""
-        key = (config.validation, config.is_validation, rule, config.seed)
-        if key not in self._cuts:
-            self._cuts[key] = self.of(config).cut(rule, config.seed)
-        return self._cuts[key]
 
     def records_of(self, config: PlannedConfig) -> StoreIndex:
         """Return the store's index as a plan sees it: facts known of records alone count only where they train."""

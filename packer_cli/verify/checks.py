@@ -125,7 +125,8 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
         np.maximum.at(ends, pieces.sample, end)
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
         return
-    StoreSamples(store).cut(config, size_rule(config)).check(pieces)
+    samples = StoreSamples(store).of(config.validation, config.is_validation)
+    samples.cut(size_rule(config), config.seed).check(pieces)
 
 
 def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:

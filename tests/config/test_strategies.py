@@ -12,8 +12,7 @@ from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, valida
 from packer_cli.config.defaults import default_of
 from packer_cli.config.fields import GIVE
 from packer_cli.config.groups import parse_group
-from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import refuse_rows_alone, resolve
+from packer_cli.config.resolve import require_plan, resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.groups import Group
@@ -76,7 +75,7 @@ def test_what_a_plan_records_gives_the_same_options():
 def test_what_is_only_compared_is_not_planned_for_a_set(name):
     given = {"groups": "128k:8", "gpus": 8, "global_tokens": 2**20, "strategy": name}
     with pytest.raises(ConfigError) as error:
-        refuse_rows_alone(PlanConfig(**given))
+        require_plan(PlanConfig(**given))
     assert str(error.value).startswith(f"--strategy {name} shows what other code does (")
     assert str(error.value).endswith(f"run hbpack compare --strategies {name}, or give another strategy")
 
@@ -212,13 +211,13 @@ def test_hydraulis_needs_steps_and_a_model_whose_pipelines_hold_the_samples(tmp_
 
 def checked(given):
     config = validate(PlanConfig, given)
-    refuse_without_effect(config)
+    require_plan(config)
     return resolve(config).config
 
 
 def test_options_without_effect_are_refused():
     with pytest.raises(ConfigError) as error:
-        refuse_without_effect(validate(PlanConfig, {**GIVEN, "strategy": "flexsp:all", "packing": "bfd"}))
+        require_plan(validate(PlanConfig, {**GIVEN, "strategy": "flexsp:all", "packing": "bfd"}))
     assert (
         str(error.value)
         == "--packing has no effect on --strategy flexsp:all, which packs in its own way; leave it out"

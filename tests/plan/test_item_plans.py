@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.resolve import options_for, resolve
+from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError, PlanError, RunError
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE
 from packer_cli.plan.build import build_plan
@@ -28,7 +28,7 @@ from tests.requests import request
 def planned(trees, *, overflow="split", **options):
     """(plan, request) of items."""
     config = validate(PlanConfig, {"gpus": 8, "overflow": overflow, **options})
-    asked = resolve(config.for_items()).request
+    asked = resolve(config, "item").request
     samples = samples_of(trees)
     pieces = pieces_to_plan(samples, SizeRule(asked.groups[-1].capacity, overflow, asked.limits), asked.seed)
     return build_plan(pieces, asked), asked
@@ -140,10 +140,10 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
         options = {**options, "model": "examples/sample/model", "gpu": "h100"}
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
     with pytest.raises(ConfigError) as raised:
-        resolve(config.for_items())
+        resolve(config, "item")
     expected = f"{option} does not work with preference pairs, groups or --turns branch: {why}"
     assert str(raised.value).startswith(expected)
-    assert resolve(options_for(config, None)).config == resolve(config).config
+    assert resolve(config, None).config == resolve(config).config
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_does_not_go_with_trees_is_refused(options, option, why):
 )
 def test_the_default_packing_of_trees_is_another(options, flat, trees):
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, **options})
-    found = [resolve(options_for(config, unit)) for unit in ("sample", "item")]
+    found = [resolve(config, unit) for unit in ("sample", "item")]
     assert [each.config.packing for each in found] == [each.request.algorithm.name for each in found] == [flat, trees]
     given = found[1].config.with_others()  # What is another plan's default is given for it, too.
     assert resolve(given).config.decisions() == found[1].config.decisions()
@@ -170,12 +170,12 @@ def test_the_default_packing_of_trees_is_another(options, flat, trees):
 def test_the_limit_on_path_tokens_is_of_sets_with_trees():
     config = validate(PlanConfig, {"groups": "8k:1", "gpus": 4, "max_path_tokens": "4x"})
     with pytest.raises(ConfigError, match=r"^--max-path-tokens 4x has no effect: no samples of this set share"):
-        options_for(config, "sample")
+        resolve(config, "sample")
     kept = resolve(config)
     assert kept.config.decisions()["max_path_tokens"] == "4x"
     flat = validate(PlanConfig, {"groups": "8k:1", "gpus": 4})
-    assert resolve(options_for(flat, "sample")).config.decisions()["max_path_tokens"] is None
-    assert resolve(options_for(flat, "item")).config.decisions()["max_path_tokens"] == "2x"
+    assert resolve(flat, "sample").config.decisions()["max_path_tokens"] is None
+    assert resolve(flat, "item").config.decisions()["max_path_tokens"] == "2x"
 
 
 @pytest.mark.parametrize("value", ["0.5x", "2", "x", "infx", "-1x", "1e9x"])

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.commands.plan import check_options
 from packer_cli.commands.stats import stats
 from packer_cli.compare.rows import default_rows, parse_rows
 from packer_cli.config import PlanConfig
-from packer_cli.config.resolve import resolve
+from packer_cli.config.resolve import require_plan, resolve
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
@@ -152,7 +151,7 @@ def test_options_that_do_not_fit(options, message):
 def test_padded_batches_are_never_written(tmp_path):
     """Whatever else is wrong with the options, no change of them helps."""
     with pytest.raises(ConfigError) as error:
-        check_options(PlanConfig(gpus=1, groups="1k,2k", packing="padded:batch=3"))
+        require_plan(PlanConfig(gpus=1, groups="1k,2k", packing="padded:batch=3"))
     never = (
         "--packing padded:batch=3 makes padded batches, which hbpack only compares and never writes; run hbpack "
         "compare --algorithms padded:batch=3/none@longest, or give another packing, such as none for one sample a row"

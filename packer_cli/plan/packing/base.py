@@ -33,8 +33,10 @@ class PackingOptions:
             if _WITHIN in each.metadata:
                 least, most, is_open = each.metadata[_WITHIN]
                 value = getattr(self, each.name)
-                holds = least <= value <= most and not (is_open and value == least)
-                self.require(each.name, holds, f"be {'over' if is_open else 'at least'} {least} and at most {most}")
+                if not least <= value <= most or (is_open and value == least):
+                    self.require(
+                        each.name, False, f"be {'over' if is_open else 'at least'} {least} and at most {most}"
+                    )
 
     def require(self, name: str, holds: bool, rule: str, of: str | None = None) -> None:
         """Raise ValueError with the rule of an option, perhaps of a packing of that name, unless it holds."""
@@ -136,8 +138,8 @@ def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptio
         ValueError: an unknown name or option, an option given twice, or a value of the wrong type or range; the
             message lists what is known.
     """
-    algorithm = find_packing(text, registry)
     name, _, rest = text.partition(":")
+    algorithm = find_packing(name, registry)
     fields = {field.name: field for field in dataclasses.fields(algorithm.options)}
     values: dict[str, Any] = {}
     for item in filter(None, rest.split(",")):

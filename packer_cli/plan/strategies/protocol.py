@@ -227,13 +227,11 @@ class Strategy(ABC):
     def without_effect(self, options: Any) -> Mapping[str, str]:
         """Name options that change nothing beside these others, and say of each what follows its name.
 
+        Where a part of an option changes nothing, this begins with the option's value and a colon.
+
         Args:
             options: the plan options (`PlanConfig`), by attribute.
         """
-        return {}
-
-    def idle_parts(self, options: Any) -> Mapping[str, str]:
-        """Name options of which a part changes nothing, and say of each what follows its name."""
         return {}
 
     def check(self, request: PlanRequest) -> None:

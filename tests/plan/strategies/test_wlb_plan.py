@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.no_effect import refuse_without_effect
-from packer_cli.config.resolve import resolve
+from packer_cli.config.resolve import require_plan, resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_pieces, check_plan
@@ -234,7 +233,7 @@ def test_what_a_plan_records_gives_the_same_rules():
 )
 def test_options_that_it_does_not_know_are_refused(options, message):
     with pytest.raises(ConfigError) as error:
-        refuse_without_effect(validate(PlanConfig, {**GIVEN, **options}))
+        require_plan(validate(PlanConfig, {**GIVEN, **options}))
     assert str(error.value) == message
 
 

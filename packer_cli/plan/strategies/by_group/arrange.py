@@ -65,7 +65,9 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
         own = is_in_group(lengths, request.groups, g)
         own &= is_left
         is_left[own] = False
-        by_group.insert(0, _OfGroup(request, g, align_up(lengths, group.align), items).arrange(own, is_left))
+        num_ranks = group.num_dp_ranks(request.num_gpus)
+        of_group = _OfGroup(request, g, group.capacity, num_ranks, align_up(lengths, group.align), items)
+        by_group.insert(0, of_group.arrange(own, is_left))
     slots, num_spread, first = [], [], 0
     for part, group in zip(by_group, request.groups, strict=True):
         num_ranks = group.num_dp_ranks(request.num_gpus)
@@ -183,20 +185,14 @@ class _OfGroup:
     request: PlanRequest
     g: int
     """Number of the group."""
+    capacity: int
+    """Most tokens of a pack."""
+    num_ranks: int
+    """Packs of an iteration."""
     lengths: Int32Array
     """int32[m], length of every piece, or the size of an item, aligned as the group says."""
     items: ItemNeeds | None
     """Needs of all pieces of items; None for flat samples, whose work follows from their lengths."""
-
-    @property
-    def capacity(self) -> int:
-        """Most tokens of a pack."""
-        return self.request.groups[self.g].capacity
-
-    @property
-    def num_ranks(self) -> int:
-        """Packs of an iteration."""
-        return self.request.groups[self.g].num_dp_ranks(self.request.num_gpus)
 
     @property
     def num_even(self) -> int:
@@ -267,15 +263,18 @@ class _OfGroup:
 
         def packed(most: int) -> tuple[Int64Array, Int32Array]:
             # A piece longer than `most` gets a pack of its own, as one of that length does.
+            found: tuple[Int64Array, Int32Array]
             if needs is not None:
                 limits = np.array(limits_of(most, request.limits))
                 few = np.minimum(needs, limits[:, None])
-                found: tuple[Int64Array, Int32Array] = algorithm.pack_needs(few, limits, seed, request.packing_options)
+                found = algorithm.pack_needs(few, limits, seed, request.packing_options)
                 return found
             if most < capacity:
-                return _pack(np.minimum(lengths[own], most), most, seed, request)
+                found = algorithm.pack(np.minimum(lengths[own], most), most, seed, request.packing_options)
+                return found
             # No variable holds their lengths, so that an algorithm may free them before it ends.
-            return _pack(lengths if is_all else lengths[own], most, seed, request)
+            found = algorithm.pack(lengths if is_all else lengths[own], most, seed, request.packing_options)
+            return found
 
         offsets, pieces = packed(capacity)
         room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
@@ -370,13 +369,8 @@ def arrange_batches(lengths: Int32Array, request: PlanRequest) -> Packs:
     """
     (group,) = request.groups
     seed = int(rng_state(request.seed, Stream.PACKING, 0)[0])
-    offsets, pieces = _pack(lengths, group.capacity, seed, request)
+    offsets, pieces = request.algorithm.pack(lengths, group.capacity, seed, request.packing_options)
     _, work = pack_tokens_and_work(offsets, pieces, padded_lengths(offsets, pieces, lengths), request.evened)
     state = rng_state(request.seed, Stream.BALANCE, 0)
     order = order_packs(work, group.num_dp_ranks(request.num_gpus), request.balance, state)
     return make_packs(*select_packs(offsets, pieces, order), np.zeros_like(order))
-
-
-def _pack(lengths: Int32Array, capacity: int, seed: int, request: PlanRequest) -> tuple[Int64Array, Int32Array]:
-    found: tuple[Int64Array, Int32Array] = request.algorithm.pack(lengths, capacity, seed, request.packing_options)
-    return found

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packer_cli.lazy import later
+from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import NOT_FOR_ALL, PlanRequest, Strategy
 
@@ -24,8 +24,8 @@ class GroupStrategy(Strategy):
     """Packs, fills, balances and schedules the groups as the options say."""
 
     supports = NOT_FOR_ALL
-    plan = later("packer_cli.plan.strategies.by_group.arrange", "plan_groups")
-    rest = later("packer_cli.plan.strategies.by_group.arrange", "rest_of_groups")
+    plan = Later("packer_cli.plan.strategies.by_group.arrange", "plan_groups")
+    rest = Later("packer_cli.plan.strategies.by_group.arrange", "rest_of_groups")
 
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError if the packing rules out the groups or other options."""
@@ -153,4 +153,4 @@ class BatchRebalance(OnlyCompared):
     defaults = {"packing": "padded", "balance": "none"}
     needs = frozenset({"tokens of a step"})
     sample_bytes = 180
-    plan = later("packer_cli.plan.strategies.by_group.batch_rebalance", "plan_rebalanced")
+    plan = Later("packer_cli.plan.strategies.by_group.batch_rebalance", "plan_rebalanced")

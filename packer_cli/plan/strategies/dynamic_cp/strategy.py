@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from packer_cli.errors import ConfigError
-from packer_cli.lazy import later
+from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Prediction, Question, Strategy, UnlikeDegrees
 
@@ -19,8 +19,8 @@ class _BySteps(Strategy):
     ignores = frozenset({"packing", "fill", "balance", "cost", "step_mix", "curriculum_steps"})
     needs = frozenset({"tokens of a step"})
     sample_bytes = 80
-    plan = later("packer_cli.plan.strategies.dynamic_cp.plan", "plan_by_steps")
-    rest = later("packer_cli.plan.strategies.dynamic_cp.plan", "rest_of_steps")
+    plan = Later("packer_cli.plan.strategies.dynamic_cp.plan", "plan_by_steps")
+    rest = Later("packer_cli.plan.strategies.dynamic_cp.plan", "rest_of_steps")
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """Return groups of all degrees up to the longest's.

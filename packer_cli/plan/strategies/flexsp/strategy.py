@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from packer_cli.lazy import later
+from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group, divisors
 from packer_cli.plan.strategies.protocol import Prediction, Question, UnlikeDegrees
 
@@ -15,7 +15,7 @@ class MixedDegrees(UnlikeDegrees):
     """Strategy of packs of several SP degrees in an iteration: the base of this package's."""
 
     needs = frozenset({"a cost model"})
-    rest = later("packer_cli.plan.strategies.flexsp.plan", "rest_of_mixed")
+    rest = Later("packer_cli.plan.strategies.flexsp.plan", "rest_of_mixed")
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
         """Return the given groups, and one for each other SP degree that divides the longest's.
@@ -51,7 +51,7 @@ class FlexSp(MixedDegrees):
     ignores = frozenset({"fill", "balance", "cost", "step_mix", "curriculum_steps"})
     needs = frozenset({"a cost model", "tokens of a step"})
     sample_bytes = 130
-    plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_in_batches")
+    plan = Later("packer_cli.plan.strategies.flexsp.plan", "plan_in_batches")
 
     def packings(self) -> Mapping[str, Any]:
         """Return the solvers of a micro-batch."""
@@ -68,7 +68,7 @@ class BatchAda(FlexSp):
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
     mixes_within = False
-    plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_at_one_degree")
+    plan = Later("packer_cli.plan.strategies.flexsp.plan", "plan_at_one_degree")
 
 
 class FlexSpAll(MixedDegrees):
@@ -77,28 +77,22 @@ class FlexSpAll(MixedDegrees):
     name = "flexsp:all"
     summary = "our FlexSP: the whole data set at once, in iterations that mix SP degrees of equal time"
     ignores = frozenset({"packing", "fill"})
-    plan = later("packer_cli.plan.strategies.flexsp.plan", "plan_mixed")
+    plan = Later("packer_cli.plan.strategies.flexsp.plan", "plan_mixed")
 
     def without_effect(self, options: Any) -> Mapping[str, str]:
         """Name idle options: replicas are balanced by predicted time; work decides the order of iterations at most."""
-        found = {}
-        if not options.balance.startswith("window:"):
+        found, (order, _, refine) = {}, options.balance.partition("+")
+        if not order.startswith("window:"):
             found["balance"] = (
                 f"{options.balance} has no effect on --strategy {self.name}, which balances predicted time, over the "
                 "whole data set or, with window:K, over K iterations at a time; give window:K, or leave it out"
             )
+        elif refine:  # Samples are not exchanged by work.
+            why = f"refine has no effect on --strategy {self.name}; give --balance {order}"
+            found["balance"] = f"{options.balance}: {why}"
         if options.step_mix != "stratified" and not options.curriculum_steps:
             found["cost"] = f"has no effect on --strategy {self.name}, which evens out predicted time; leave it out"
         return found
-
-    def idle_parts(self, options: Any) -> Mapping[str, str]:
-        """Name `refine` of a window's balance: samples are not exchanged by work."""
-        order, _, refine = options.balance.partition("+")
-        if not refine or not order.startswith("window:"):
-            return {}
-        return {
-            "balance": f"{options.balance}: refine has no effect on --strategy {self.name}; give --balance {order}"
-        }
 
 
 def _fits(group: Group, on_a_gpu: int, longest: Group) -> bool:

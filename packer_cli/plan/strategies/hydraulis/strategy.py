@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.errors import ConfigError
-from packer_cli.lazy import later
+from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
 
@@ -28,9 +28,9 @@ class Hydraulis(Strategy):
     needs = frozenset({"a cost model", "tokens of a step"})
     mixes_layouts = True
     sample_bytes = 180
-    plan = later("packer_cli.plan.strategies.hydraulis.plan", "plan_pipelines")
-    choose_layouts = later("packer_cli.plan.strategies.hydraulis.figures", "choose_step_layouts")
-    figures = later("packer_cli.plan.strategies.hydraulis.figures", "measure_imbalances")
+    plan = Later("packer_cli.plan.strategies.hydraulis.plan", "plan_pipelines")
+    choose_layouts = Later("packer_cli.plan.strategies.hydraulis.figures", "choose_step_layouts")
+    figures = Later("packer_cli.plan.strategies.hydraulis.figures", "measure_imbalances")
 
     def packings(self) -> Mapping[str, Any]:
         """Return the planners of a step."""

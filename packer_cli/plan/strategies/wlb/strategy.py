@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer_cli.errors import ConfigError
-from packer_cli.lazy import later
+from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
 from packer_cli.sizes import format_tokens
@@ -34,8 +34,8 @@ class Wlb(Strategy):
     baseline_note = "the same stream of samples as it comes, in rows of at most one context window"
     needs = frozenset({"a stream"})
     sample_bytes = 90
-    plan = later("packer_cli.plan.strategies.wlb.plan", "plan_steps")
-    rest = later("packer_cli.plan.strategies.wlb.plan", "rest_of_steps")
+    plan = Later("packer_cli.plan.strategies.wlb.plan", "plan_steps")
+    rest = Later("packer_cli.plan.strategies.wlb.plan", "rest_of_steps")
 
     def packings(self) -> Mapping[str, Any]:
         """Return the packers of the strategy's own, which fill whole steps."""
@@ -47,8 +47,8 @@ class Wlb(Strategy):
         """Return the longest alone."""
         return (given[-1],)
 
-    def idle_parts(self, options: Any) -> Mapping[str, str]:
-        """Name idle parts: given thresholds are not tuned, and a step's tokens say how many micro-batches it has."""
+    def without_effect(self, options: Any) -> Mapping[str, str]:
+        """Name idle options: given thresholds are not tuned, and a step's tokens say how many micro-batches it has."""
         names = {each.partition("=")[0] for each in options.packing.partition(":")[2].split(",")}
         if {"delay", "thresholds"} <= names:
             return {"packing": f"{options.packing}: delay has no effect beside thresholds; leave one of them out"}
