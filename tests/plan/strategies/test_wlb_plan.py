@@ -174,7 +174,7 @@ def test_the_longest_group_is_the_window():
     for packing, capacity in (("delay:s_max=192k", 192 * 1024), ("original", 131072)):
         options = resolve(PlanConfig(**GIVEN, packing=packing)).request.packing_options
         assert options.capacities(131072) == [capacity]
-    assert PlanConfig(gpus=64, strategy="wlb").is_auto
+    assert not PlanConfig(gpus=64, strategy="wlb").groups
 
 
 def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
