@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.defaults import require_declared
+from packer_cli.config.fields import require_declared
 from packer_cli.config.groups import used_groups
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.errors import ConfigError, HbpackError, PlanError

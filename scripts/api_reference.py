@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 import packer_cli
 from packer_cli.commands.arguments import python_name
-from packer_cli.commands.iterations import Iteration, Iterations, MicroBatch
+from packer_cli.commands.plan_result import Iteration, Iterations, MicroBatch
 from packer_cli.commands.report import Report
 from packer_cli.commands.results import Comparison, Simulation, Stats
 from packer_cli.config import (
@@ -31,7 +31,7 @@ from packer_cli.config import (
     TokenizeConfig,
     WriteConfig,
 )
-from packer_cli.config.defaults import shown_default
+from packer_cli.config.fields import shown_default
 from packer_cli.config.models import BoundConfig, RepeatConfig, TrainConfig, WorkersConfig
 from packer_cli.report.charts.base import Chart
 
@@ -49,6 +49,15 @@ OPTIONS = {
     "TrainOptions": TrainConfig,
 }
 """The typed dictionary of each model; a model that another is made of comes before it."""
+CALLS = {
+    "CallOfCompare": ("PlanOptions", "TokenizeOptions", "BoundOptions", "RepeatOptions", "WorkersOptions"),
+    "CallOfPack": ("PackOptions", "WorkersOptions"),
+    "CallOfReport": ("PlanOptions", "TrainOptions", "WorkersOptions"),
+    "CallOfSimulate": ("PlanOptions", "TrainOptions", "TokenizeOptions", "WorkersOptions"),
+    "CallOfSimulateOfPlan": ("GpuOptions", "TrainOptions"),
+    "CallOfStats": ("PlanOptions", "BoundOptions"),
+}
+"""The typed dictionaries that the options of a function are made of."""
 SECTIONS = {
     "Options of a plan": (PlanConfig, AutoGroupsConfig, GpuConfig),
     "Options of a plan that is written": (StorePlanConfig,),
@@ -100,6 +109,9 @@ def api_options() -> str:
         for option, (kind, _, text) in own.items():
             lines.append(f"    {option}: {kind} | None")
             lines += textwrap.wrap(f'"""{text}"""', 119, initial_indent="    ", subsequent_indent="    ")
+    for name, bases in CALLS.items():
+        lines += ["", "", f"class {name}({', '.join(bases)}, total=False):"]
+        lines += [f'    """Options of `{name.split("Of")[1].lower()}`."""']
     return _formatted("\n".join(lines) + "\n")
 
 
@@ -313,6 +325,6 @@ def _parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
 
 def _formatted(code: str) -> str:
     """Format code as `ruff format` does."""
-    words = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "option_types.py", "-"]
+    words = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "option_types.pyi", "-"]
     root = Path(__file__).parent.parent
     return subprocess.run(words, input=code, capture_output=True, text=True, check=True, cwd=root).stdout

@@ -168,7 +168,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs" / "cli.md": cli_reference(),
         ROOT / "docs" / "api.md": api_page(ROOT / "docs" / "api.md"),
         ROOT / "docs" / "loader-api.md": loader_page(),
-        ROOT / "packer_cli" / "commands" / "option_types.py": api_options(),
+        ROOT / "packer_cli" / "commands" / "option_types.pyi": api_options(),
         ROOT / "schemas" / "config.schema.json": config_schema(),
         ROOT / "schemas" / "manifest.schema.json": json_schema(Manifest, "hbpack.json"),
         ROOT / "schemas" / "tokens.schema.json": json_schema(StoreIndex, "tokens.json"),

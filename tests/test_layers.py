@@ -177,7 +177,6 @@ def test_plan_cost_and_simulate_are_pure(modules):
 
 def test_only_strategies_know_their_names(modules):
     outside = {name: tree for name, tree in modules.items() if ".plan.strategies" not in name}
-    outside.pop("packer_cli.commands.option_types")  # Made from the registry.
     assert asking_which(outside, set(STRATEGIES)) == []
 
 

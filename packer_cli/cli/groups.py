@@ -12,7 +12,7 @@ from packer_cli.cli.console import print_json, print_tables, say_next, shown_com
 from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options
 from packer_cli.commands.arguments import corpus_of
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, WorkersConfig, option_name, validate
-from packer_cli.config.defaults import default_of
+from packer_cli.config.fields import default_of
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
 from packer_cli.sizes import counted, four_digits

@@ -12,9 +12,9 @@ from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan_result import Plan
 from packer_cli.compare.savings import PlanSimulation, savings
 from packer_cli.config import GpuConfig
+from packer_cli.config.fields import ABILITIES, asked_of_trainer
 from packer_cli.config.gpu_model import most_positions
 from packer_cli.config.resolve import build
-from packer_cli.config.trainers import ABILITIES, asked_of_trainer
 from packer_cli.engine.progress import warn
 from packer_cli.format.constants import PLAN_NAME, REJECTED_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 from pydantic import BaseModel
 
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, option_name, validate
-from packer_cli.config.defaults import shown_default
+from packer_cli.config.fields import shown_default
 from packer_cli.errors import ConfigError, InputError, did_you_mean
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.plugins import Registry

@@ -35,17 +35,9 @@ from packer_cli.sizes import counted
 from packer_cli.tables.compare import parse_sort, sort_rows
 
 if TYPE_CHECKING:
-    from packer_cli.commands.option_types import (
-        BoundOptions,
-        PlanOptions,
-        RepeatOptions,
-        TokenizeOptions,
-        WorkersOptions,
-    )
+    from packer_cli.commands.option_types import CallOfCompare
     from packer_cli.plan.packing import PackingAlgorithm
     from packer_cli.plan.strategies.protocol import Strategy
-
-    class _Options(PlanOptions, TokenizeOptions, BoundOptions, RepeatOptions, WorkersOptions, total=False): ...
 
 
 @takes(PlanConfig, TokenizeConfig, BoundConfig, RepeatConfig, WorkersConfig)
@@ -55,7 +47,7 @@ def compare(
     algorithms: str | Sequence[str | PackingAlgorithm | Callable[..., Any]] | None = None,
     strategies: str | Sequence[str | Strategy] | None = None,
     sort: str | None = None,
-    **options: Unpack[_Options],
+    **options: Unpack[CallOfCompare],
 ) -> Comparison:
     """Compare packing algorithms, balances or whole strategies side by side, as `hbpack compare` does.
 

@@ -237,7 +237,7 @@ def _extras() -> Iterator[Check]:
 def _plugins() -> Iterator[Check]:
     """Load and check the plugins of other packages, except loader formats, since the loader needs torch."""
     from packer_cli.config import PlanConfig
-    from packer_cli.config.defaults import require_declared
+    from packer_cli.config.fields import require_declared
     from packer_cli.corpus.records.shapes import SHAPES
     from packer_cli.export.formats import FORMATS
     from packer_cli.plan.packing import REGISTRY

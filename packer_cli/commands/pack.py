@@ -16,12 +16,10 @@ from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import table_of_values, tables_html
 
 if TYPE_CHECKING:
-    from packer_cli.commands.option_types import BoundOptions, PackOptions, WorkersOptions
+    from packer_cli.commands.option_types import BoundOptions, CallOfPack
     from packer_cli.commands.plan_result import Plan
     from packer_cli.commands.results import Stats
     from packer_cli.format.manifest import Manifest
-
-    class _Options(PackOptions, WorkersOptions, total=False): ...
 
 
 @takes(PackConfig, WorkersConfig)
@@ -31,7 +29,7 @@ def pack(
     output: StrPath,
     engine: str = "local",
     dry_run: bool = False,
-    **options: Unpack[_Options],
+    **options: Unpack[CallOfPack],
 ) -> PackedSet:
     """Turn a corpus into packed, balanced, scheduled shards, as `hbpack pack` does.
 

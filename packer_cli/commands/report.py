@@ -51,9 +51,7 @@ from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.samples import StoreSamples
 
 if TYPE_CHECKING:
-    from packer_cli.commands.option_types import PlanOptions, TrainOptions, WorkersOptions
-
-    class _Options(PlanOptions, TrainOptions, WorkersOptions, total=False): ...
+    from packer_cli.commands.option_types import CallOfReport
 
 
 NO_STRATEGIES = "none"
@@ -128,7 +126,7 @@ def report(
     *,
     output: StrPath | None = None,
     strategies: str = "all",
-    **options: Unpack[_Options],
+    **options: Unpack[CallOfReport],
 ) -> Report:
     """Draw charts of a packed set, a plan or lengths, and say what to try next, as `hbpack report` does.
 

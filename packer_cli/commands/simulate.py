@@ -34,11 +34,7 @@ from packer_cli.sizes import counted
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
-    from packer_cli.commands.option_types import GpuOptions, PlanOptions, TokenizeOptions, TrainOptions, WorkersOptions
-
-    class _OfPlan(GpuOptions, TrainOptions, total=False): ...
-
-    class _Options(PlanOptions, TrainOptions, TokenizeOptions, WorkersOptions, total=False): ...
+    from packer_cli.commands.option_types import CallOfSimulate, CallOfSimulateOfPlan
 
 
 TRACE_MARK = b'{"otherData": {"made_by": "hbpack simulate'
@@ -53,13 +49,13 @@ def simulate(  # type: ignore[overload-overlap]  # Lengths come with `groups`, w
     *,
     trace: StrPath | None = None,
     trace_steps: int = _TRACE_STEPS,
-    **options: Unpack[_OfPlan],
+    **options: Unpack[CallOfSimulateOfPlan],
 ) -> Simulation: ...
 
 
 @overload
 def simulate(
-    plan: Inputs, *, algorithms: str | None = None, sort: str | None = None, **options: Unpack[_Options]
+    plan: Inputs, *, algorithms: str | None = None, sort: str | None = None, **options: Unpack[CallOfSimulate]
 ) -> Comparison: ...
 
 

@@ -15,13 +15,11 @@ from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
 
 if TYPE_CHECKING:
-    from packer_cli.commands.option_types import BoundOptions, PlanOptions
-
-    class _Options(PlanOptions, BoundOptions, total=False): ...
+    from packer_cli.commands.option_types import CallOfStats
 
 
 @takes(PlanConfig, BoundConfig)
-def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
+def stats(lengths: Lengths, **options: Unpack[CallOfStats]) -> Stats:
     """Report balance, padding and communication, as `hbpack stats` does.
 
     Args:

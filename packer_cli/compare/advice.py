@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from packer_cli.compare.outcome import ComparedRow
-from packer_cli.config.trainers import ABILITIES
+from packer_cli.config.fields import ABILITIES
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.sizes import duration, ratio

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.defaults import default_of
+from packer_cli.config.fields import ABILITIES, asked_of_trainer, default_of
 from packer_cli.config.groups import used_groups, write_parallel
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.config.trainers import ABILITIES, asked_of_trainer
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU

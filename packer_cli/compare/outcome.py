@@ -12,8 +12,8 @@ from packer_cli.compare.candidates import groups_and_degrees, layout_key
 from packer_cli.compare.row_process import RowFigures
 from packer_cli.compare.rows import Kind, Row
 from packer_cli.compare.savings import Savings
+from packer_cli.config.fields import asked_of_trainer
 from packer_cli.config.resolve import without_effect
-from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.engine.local import Failed
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics
 from packer_cli.format.records import Hidden, in_json
@@ -43,7 +43,7 @@ class ComparedRow:
     is_searched: Hidden[bool]
     """Whether its layout is not that of the options."""
     lacks: tuple[str, ...]
-    """Abilities that it asks for and the trainer lacks, see `config.trainers`."""
+    """Abilities that it asks for and the trainer lacks, see docs/trainers.md."""
     error: str | None
     """Why it failed; None if it has the figures that follow."""
     seconds: float | None = None

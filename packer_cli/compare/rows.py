@@ -14,12 +14,10 @@ from typing import Any, Literal
 
 from packer_cli.compare.candidates import candidates
 from packer_cli.config import PlanConfig, PlannedConfig
-from packer_cli.config.defaults import refusal, unsupported
-from packer_cli.config.fields import GIVE
+from packer_cli.config.fields import GIVE, asked_of_trainer, refusal, unsupported
 from packer_cli.config.groups import parse_group, read_parallel, with_parallel
 from packer_cli.config.messages import TreesError
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.config.trainers import asked_of_trainer
 from packer_cli.cost.models import GpuModel
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
@@ -73,7 +71,7 @@ class Row:
     candidates: tuple[Resolved, ...] = ()
     """Plans of which the fastest becomes the row's; empty for `plan` alone."""
     able: frozenset[str] = frozenset()
-    """Abilities of the trainer, see `config.trainers`."""
+    """Abilities of the trainer, see docs/trainers.md."""
 
     @property
     def config(self) -> PlannedConfig:

@@ -9,8 +9,8 @@ from typing import Any
 from packer_cli.compare.candidates import candidates, groups_and_degrees
 from packer_cli.compare.row_process import fastest
 from packer_cli.config import PlanConfig, PlannedConfig, validate
+from packer_cli.config.fields import abilities, asked_of_trainer
 from packer_cli.config.resolve import build, resolve
-from packer_cli.config.trainers import abilities, asked_of_trainer
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Plan

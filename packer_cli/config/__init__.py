@@ -3,12 +3,12 @@
 ::
 
     models.py        the options of each command; the source of schemas/config.schema.json
-    plan_options.py  the options of a plan; fields.py, groups.py, validation.py: their parts
+    plan_options.py  the options of a plan; groups.py: its groups
+    fields.py        parts of all models: kinds of values, defaults that a strategy changes, abilities of trainers
     profile_options.py   the options of `hbpack profile`
     plan_record.py   the options that the file of a plan keeps
-    defaults.py      defaults that a strategy changes; no_effect.py: options that change nothing beside the others
     messages.py      a wrong value, in words; `--config`
-    resolve.py       plan options -> the request that a strategy plans from, flat or with prefixes shared
+    resolve.py       plan options -> the request that a strategy plans from; options that change nothing
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Annotated, Literal
+import re
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.fields import FieldInfo
 
 from packer_cli.config.groups import read_parallel
-from packer_cli.config.trainers import ABILITIES, TRAINERS, abilities, read_trainer
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.format.epochs import MAX_EPOCH
-from packer_cli.format.layout import ONE_GPU, Layout
+from packer_cli.format.layout import DEGREES, ONE_GPU, Layout
 from packer_cli.panels import Panel, Shown
+from packer_cli.plan.strategies.protocol import NOT_FOR_ALL
+from packer_cli.plan.strategies.registry import DEFAULT, PACKED, STRATEGIES
 from packer_cli.sizes import parse_bytes, parse_tokens
+
+if TYPE_CHECKING:
+    from packer_cli.plan.strategies.protocol import PlanRequest
 
 
 def _text_by(parse: Callable[[str], int]) -> BeforeValidator:
@@ -40,6 +48,68 @@ class Model(BaseModel):
 def or_another(own: Iterable[str]) -> WithJsonSchema:
     """Make the schema of a name: one of hbpack's own, or one that another package brings."""
     return WithJsonSchema({"anyOf": [{"enum": list(own)}, {"type": "string"}]})
+
+
+ABILITIES: Mapping[str, str] = {
+    "fsdp": "gather weights in every micro-batch, in which all GPUs meet (FSDP, ZeRO-3)",
+    "zero-1": "keep its weights on each replica, and run as many micro-batches there as it has (DDP, ZeRO-1)",
+    "sp": "share rows by sequence parallelism (Ulysses)",
+    "cp": "share rows by context parallelism",
+    "tp": "run tensor parallelism",
+    "pp": "run pipelines",
+    "degrees": "change the degrees from one iteration to the next",
+    "unlike-degrees": "run replicas of unlike degrees side by side",
+}
+"""Differences between trainers, each worded to follow "can"."""
+
+_LOADER = frozenset({"fsdp", "sp", "degrees"})
+TRAINERS: Mapping[str, frozenset[str]] = {
+    "pytorch": _LOADER | {"zero-1", "cp", "unlike-degrees"},
+    "transformers": _LOADER,
+    "trl": _LOADER,
+    "axolotl": _LOADER,
+    "accelerate": _LOADER,
+    "lightning": _LOADER,
+    "torchtitan": frozenset({"fsdp", "cp"}),
+    "megatron": frozenset({"zero-1", "cp", "tp", "pp"}),
+    "any": frozenset(ABILITIES),
+}
+"""Abilities of each trainer with hbpack's sets, see docs/trainers.md."""
+USUAL = "transformers"
+"""The trainer that is assumed where none is named: it can do no more than any of hbpack's loops."""
+
+
+def read_trainer(value: str) -> str:
+    """Check `NAME|ABILITY[,...]`, and return it.
+
+    Raises:
+        ValueError: a word is neither a name nor an ability.
+    """
+    known = (*TRAINERS, *ABILITIES)
+    for word in value.split(","):
+        if word not in known:
+            raise ValueError(
+                f"{word!r} is no trainer and nothing that one can do{did_you_mean(word, known)}; choose of "
+                f"{', '.join(TRAINERS)}, and of {', '.join(ABILITIES)}"
+            )
+    return value
+
+
+def abilities(trainer: str | None) -> frozenset[str]:
+    """Return the abilities that `--trainer` names."""
+    words = (trainer or USUAL).split(",")
+    return frozenset().union(*(TRAINERS.get(word, {word}) for word in words))
+
+
+def asked_of_trainer(request: PlanRequest) -> frozenset[str]:
+    """Find the abilities without which a trainer cannot run a plan."""
+    layouts = {group.layout._replace(vpp=1) for group in request.groups}
+    found = {name for name in DEGREES if any(getattr(layout, name) > 1 for layout in layouts)}
+    keeps_weights = request.lockstep == 1 or {"tp", "pp"} & found
+    found.add("zero-1" if keeps_weights else "fsdp")
+    if len(layouts) > 1:
+        found.add("unlike-degrees" if request.strategy.mixes_layouts and request.strategy.mixes_within else "degrees")
+    return frozenset(found)
 
 
 GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
@@ -89,7 +159,7 @@ class GpuConfig(Model):
 
     @property
     def abilities(self) -> frozenset[str]:
-        """Abilities of the trainer, see `config.trainers`."""
+        """Abilities of the trainer, see docs/trainers.md."""
         return abilities(self.trainer)
 
     @property
@@ -138,3 +208,142 @@ class AutoGroupsConfig(GpuConfig):
 
 OF_AUTO = AutoGroupsConfig.model_fields.keys() - GpuConfig.model_fields.keys() - {"parallel"}
 """Options that have an effect only where groups are chosen."""
+
+
+NUM_HASHES = 2**64
+"""Number of hashes: each is a number below this."""
+
+_RULE = (
+    "write a share of the samples, such as 1%, a number of samples, such as 2000 or 2k, 0 for none, or the bound that "
+    "hbpack.json notes, such as 0x028f5c28f5c28f5c"
+)
+_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6}
+
+
+def read_validation(value: Any) -> str | None:
+    """Write the value in one form, so that equal choices are equal text; None for none.
+
+    Raises:
+        ValueError: the value is neither a share, nor a number, nor a bound as `format_bound` writes it.
+
+    >>> read_validation("0.50%"), read_validation("2k"), read_validation("0x028F5C28F5C28F5C")
+    ('0.5%', '2000', '0x028f5c28f5c28f5c')
+    """
+    if value is None or str(value).strip() in ("0", "0%"):
+        return None
+    text = value.strip() if isinstance(value, str) else str(value)
+    if re.fullmatch("0x[0-9a-fA-F]{16}", text):
+        return text.lower()
+    share = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,15})?)\s*%", text)
+    if share:
+        if not 0 < Decimal(share[1]) < 100:
+            raise ValueError(f"{text} is not between 0% and 100%; {_RULE}")
+        return f"{Decimal(share[1]).normalize():f}%"
+    number = re.fullmatch("([0-9]{1,15})([kKmM]?)", text)
+    if isinstance(value, bool) or number is None or not int(number[1]):
+        raise ValueError(f"{text!r} is neither a share nor a number of samples; {_RULE}")
+    return str(int(number[1]) * _THOUSANDS[number[2].lower()])
+
+
+def bound_of(text: str) -> int | None:
+    """Return the bound: samples with a hash below it are set aside. None for a number, whose bound the samples decide.
+
+    Args:
+        text: the result of `read_validation`.
+
+    >>> bound_of("50%") == 2**63, bound_of("2000")
+    (True, None)
+    """
+    if text.startswith("0x"):
+        return int(text, 16)
+    return int(Fraction(text[:-1]) * NUM_HASHES / 100) if text.endswith("%") else None
+
+
+def format_bound(bound: int) -> str:
+    """Write a bound as `read_validation` reads it.
+
+    >>> format_bound(255)
+    '0x00000000000000ff'
+    """
+    return f"{bound:#018x}"
+
+
+REQUIRED: Final = object()
+"""Value in place of a default, for an option that has none."""
+
+
+OF_TREES: Final = {"packing": "isf", "max_path_tokens": "2x"}
+"""Options whose usual default is another for samples that share prefixes, with that default."""
+
+
+class _OfStrategy:
+    """A default that differs with the strategy; the field `strategy` is validated before."""
+
+    def __init__(self, name: str, usual: Any) -> None:
+        self.name, self.usual = name, usual
+
+    def __call__(self, data: Mapping[str, Any]) -> Any:
+        return self.of(data.get("strategy", DEFAULT), self.usual)
+
+    def of(self, strategy: str, usual: Any) -> Any:
+        found = STRATEGIES.get(strategy)  # None for a plan whose package is not installed here.
+        return usual if found is None else found.defaults.get(self.name, usual)
+
+
+def by_strategy(name: str, usual: Any, **rules: Any) -> Any:
+    """Make the `Field` of an option for which strategies have defaults of their own.
+
+    Args:
+        usual: the default of all other strategies; `REQUIRED` for none.
+        rules: arguments of pydantic's `Field`.
+    """
+    shown = None if usual is REQUIRED else {"default": usual}
+    return Field(default_factory=_OfStrategy(name, usual), validate_default=True, json_schema_extra=shown, **rules)
+
+
+def default_of(field: FieldInfo, strategy: str = DEFAULT, *, of_trees: bool = False) -> Any:
+    """Return the default of a field with a strategy; `REQUIRED` if there is none.
+
+    Args:
+        of_trees: whether samples share prefixes.
+    """
+    default = field.default_factory
+    if isinstance(default, _OfStrategy):
+        return default.of(strategy, OF_TREES.get(default.name, default.usual) if of_trees else default.usual)
+    return REQUIRED if field.is_required() else field.default
+
+
+def shown_default(field: FieldInfo) -> Any:
+    """Return the usual default of a field; None if there is none."""
+    default = default_of(field)
+    return None if default is REQUIRED else default
+
+
+def require_declared(name: str, fields: Mapping[str, FieldInfo]) -> None:
+    """Raise ConfigError if another package's strategy declares what is no plan option, or has no other default."""
+    strategy = STRATEGIES[name]
+    of = f"strategy {name!r} cannot be used: its"
+    for kind in ("defaults", "ignores", "supports"):
+        wrong = sorted(set(getattr(strategy, kind)) - fields.keys())
+        if wrong:
+            raise ConfigError(f"{of} {kind} name {wrong[0]!r}, which is not a plan option")
+    for option, value in strategy.defaults.items():
+        if default_of(fields[option], name) != value:
+            raise ConfigError(f"{of} defaults name {option!r}, whose default is the same for all strategies")
+
+
+def unsupported(name: str, config: Any) -> str | None:
+    """Write the first option that is not at its default and that a strategy does not support; None without one."""
+    for option in sorted(NOT_FOR_ALL - STRATEGIES[name].supports):
+        value = getattr(config, option)
+        if option == "align" and value is None:  # Plans record it with their groups.
+            value = next((group.align for group in config.groups if group.align > 1), None)
+        if value != default_of(type(config).model_fields[option], config.strategy):
+            return f"--{option.replace('_', '-')} {value}"
+    return None
+
+
+def refusal(name: str, option: str, config: Any) -> str:
+    """Write the error for the option that `unsupported` found."""
+    able = [other for other in PACKED if unsupported(other, config) is None]
+    return f"strategy {name} does not support {option}; leave that out, or choose one of {', '.join(able)}"

@@ -10,19 +10,23 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from packer_cli.config.defaults import (
+from packer_cli.config.fields import (
     OF_TREES,
     REQUIRED,
+    ZERO_IS_NONE,
+    AutoGroupsConfig,
+    GpuConfig,
+    StepTokens,
     by_strategy,
     default_of,
+    or_another,
+    read_validation,
     refusal,
     require_declared,
     unsupported,
 )
-from packer_cli.config.fields import ZERO_IS_NONE, AutoGroupsConfig, GpuConfig, StepTokens, or_another
 from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
 from packer_cli.config.messages import validate
-from packer_cli.config.validation import read_validation
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, require_aligned

@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from packer_cli.config.defaults import default_of
-from packer_cli.config.fields import AutoGroupsConfig
+from packer_cli.config.fields import AutoGroupsConfig, default_of
 from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.planned import SetsAside

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlannedConfig
-from packer_cli.config.validation import bound_of, format_bound
+from packer_cli.config.fields import bound_of, format_bound
 from packer_cli.errors import RunError
 from packer_cli.format.trees import Trees
 from packer_cli.plan.core.csr import ids_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.cli.array_ids import array_ids
+from packer_cli.cli.options import array_ids
 from packer_cli.engine.array import ArrayRecords, ArrayShare, ArrayTask
 from packer_cli.errors import ConfigError
 

@@ -13,7 +13,7 @@ import pytest
 import packer_cli as hbpack
 from packer_cli.cli.main import main
 from packer_cli.commands import plan, rebalance, write
-from packer_cli.config.validation import read_validation
+from packer_cli.config.fields import read_validation
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
 from tests.cli_runner import run

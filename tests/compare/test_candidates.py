@@ -13,9 +13,9 @@ import packer_cli
 from packer_cli.cli.main import main
 from packer_cli.commands.compare import _draws
 from packer_cli.config import PlanConfig, RepeatConfig, validate
+from packer_cli.config.fields import ABILITIES, TRAINERS, abilities, asked_of_trainer
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.resolve import load_model
-from packer_cli.config.trainers import ABILITIES, TRAINERS, abilities, asked_of_trainer
 from packer_cli.errors import ConfigError
 from tests.cli_runner import run
 from tests.conftest import ROOT

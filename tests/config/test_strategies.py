@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, validate
-from packer_cli.config.defaults import default_of
-from packer_cli.config.fields import GIVE
+from packer_cli.config.fields import GIVE, default_of
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import require_plan, resolve
 from packer_cli.errors import ConfigError

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.defaults import default_of
+from packer_cli.config.fields import default_of
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.check import check_plan

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from packer_cli.plan.packing import PackingAlgorithm
     from packer_cli.plan.strategies.protocol import Strategy
 
-
 class GpuOptions(TypedDict, total=False):
     """Sources of predicted time and memory: the model's shape and a GPU, or measurements."""
 
@@ -25,7 +24,6 @@ class GpuOptions(TypedDict, total=False):
     trainer: str | None
     """Your trainer, such as trl or megatron, or what it can do, such as fsdp,sp,cp; by default transformers."""
 
-
 class AutoGroupsOptions(GpuOptions, total=False):
     """Rules by which `auto` chooses groups, see `hbpack groups`."""
 
@@ -37,7 +35,6 @@ class AutoGroupsOptions(GpuOptions, total=False):
     """Tensor, context and pipeline parallel degrees of every replica, such as tp=8,cp=2,pp=4."""
     max_length: str | int | None
     """Longest capacity to choose; by default, the longest sample fits."""
-
 
 class PlanOptions(AutoGroupsOptions, total=False):
     """Lengths to plan."""
@@ -104,13 +101,11 @@ class PlanOptions(AutoGroupsOptions, total=False):
     seed: int | None
     """Seed for everything random."""
 
-
 class StorePlanOptions(PlanOptions, total=False):
     """Tokens to plan."""
 
     validation: str | int | None
     """Samples to set aside for validation: a share such as 1%, or a number."""
-
 
 class TokenizeOptions(TypedDict, total=False):
     """Corpus to token store."""
@@ -152,7 +147,6 @@ class TokenizeOptions(TypedDict, total=False):
     max_record_bytes: str | int | None
     """Reject records with more bytes of decompressed text than this."""
 
-
 class WriteOptions(TypedDict, total=False):
     """Plan to shards."""
 
@@ -163,10 +157,8 @@ class WriteOptions(TypedDict, total=False):
     index_only: bool | None
     """Leave the tokens in the token store, which takes half the space."""
 
-
 class PackOptions(WriteOptions, StorePlanOptions, TokenizeOptions, total=False):
     """Everything that decides the bytes of a packed data set, which the number of workers does not."""
-
 
 class WorkersOptions(TypedDict, total=False):
     """Processes that do the work."""
@@ -174,13 +166,11 @@ class WorkersOptions(TypedDict, total=False):
     workers: int | None
     """Worker processes; by default, one for each CPU."""
 
-
 class BoundOptions(TypedDict, total=False):
     """Proof of bounds."""
 
     bound: Literal["l2", "lp"] | None
     """Proof of the least number of packs."""
-
 
 class RepeatOptions(TypedDict, total=False):
     """Number of plans to compare for each row, and of samples to plan."""
@@ -190,7 +180,6 @@ class RepeatOptions(TypedDict, total=False):
     sample: int | None
     """Plan this many of the samples, drawn evenly over the lengths, and scale epochs to all of them; 0 for all."""
 
-
 class TrainOptions(TypedDict, total=False):
     """Rules of training that a plan does not have."""
 
@@ -198,3 +187,21 @@ class TrainOptions(TypedDict, total=False):
     """Length to which the loader pads rows."""
     step_seconds: float | None
     """Fixed seconds of each optimizer step: gradient sync and optimizer."""
+
+class CallOfCompare(PlanOptions, TokenizeOptions, BoundOptions, RepeatOptions, WorkersOptions, total=False):
+    """Options of `compare`."""
+
+class CallOfPack(PackOptions, WorkersOptions, total=False):
+    """Options of `pack`."""
+
+class CallOfReport(PlanOptions, TrainOptions, WorkersOptions, total=False):
+    """Options of `report`."""
+
+class CallOfSimulate(PlanOptions, TrainOptions, TokenizeOptions, WorkersOptions, total=False):
+    """Options of `simulate`."""
+
+class CallOfSimulateOfPlan(GpuOptions, TrainOptions, total=False):
+    """Options of `simulate`."""
+
+class CallOfStats(PlanOptions, BoundOptions, total=False):
+    """Options of `stats`."""
