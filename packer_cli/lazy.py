@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -54,11 +54,12 @@ def provide(package: str, homes: Mapping[str, str]) -> None:
 
 
 class Later:
-    """A method that is a function without the object; its module is imported when the method is looked up."""
+    """A method that is a function without the object; its module is imported when an object's method is used."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
 
-    def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(importlib.import_module(self._module), self._name)
-        return function
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        return getattr(importlib.import_module(self._module), self._name)

@@ -29,7 +29,7 @@ def imports(tree: ast.Module) -> Iterable[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
             yield from ((node.module or "", alias.name) for alias in node.names)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "later":
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Later":
             module, name = map(ast.literal_eval, node.args)  # Imported when it is called, see `packer_cli.lazy`.
             yield module, name
 

@@ -110,7 +110,7 @@ def _kernels_name(request: PlanRequest) -> str:
     import llvmlite.binding  # type: ignore[import-untyped]
     import numba
 
-    planner = type(request.strategy).plan.__qualname__
+    planner = request.strategy.plan.__qualname__
     has_cp = any(group.cp_size > 1 for group in request.groups)
     needed = (
         request.algorithm.name,

@@ -98,7 +98,8 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
             "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
             "output, or leave validation out"
         )
-    return plan_in_memory(samples, *_with_recorded(options, recorded))
+    config, given = recorded.with_options(options) if recorded else (validate(StorePlanConfig, options), None)
+    return plan_in_memory(samples, config, given)
 
 
 def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
@@ -109,23 +110,17 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
     """
     refuse_validation(source)
     recorded = config_of_plan(source)
-    config, given = _with_recorded(options, recorded)
+    config, given = recorded.with_options(options) if recorded else (validate(StorePlanConfig, options), None)
     require_plan(config, given)
     # For a wrong name, report the missing store, not an unusable output folder.
     require_tokens(source / TOKENS)
-    checked = check_options(config, read_index(source / TOKENS).unit, given)
+    checked = check_options(config, read_index(source / TOKENS).unit, given or ())
     if recorded is not None and not config.has_gpu_model:
         checked = checked.noting(gpu_model=recorded.gpu_model)
     with locked_output(folder):
-        say_changes = None if recorded is None else partial(_say_changes, recorded, given, source)
+        say_changes = partial(_say_changes, recorded, given, source) if recorded and given is not None else None
         make_plan(config, checked, source, folder, say_changes)
     return read_planned(folder)
-
-
-def _with_recorded(options: Mapping[str, Any], recorded: PlannedConfig | None) -> tuple[StorePlanConfig, set[str]]:
-    """Return the given options, completed by an earlier plan's record of options; and the names of the given ones."""
-    given = {name: options[name] for name in StorePlanConfig.model_fields if options.get(name) is not None}
-    return recorded.with_options(given) if recorded else validate(StorePlanConfig, given), {*given}
 
 
 def _say_changes(recorded: PlannedConfig, given: set[str], source: Path, config: PlannedConfig) -> None:

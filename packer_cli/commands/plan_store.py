@@ -126,14 +126,14 @@ def plan_store(
     Returns:
         The plan, the loss of its pieces, the records by their outcome, the plan's figures, and the samples' cut.
     """
-    store, config = of_store.store, resolved.config
-    samples = of_store.of(config.validation, config.is_validation)
+    store, config, is_validation = of_store.store, resolved.config, resolved.config.is_validation
+    samples = of_store.of(config.validation, is_validation)
 
     def pieces_of(cut: Cut) -> Pieces:
         if cut.rule.overflow == "error" and len(cut.over):
             _refuse_overflow(store, cut)
         if not len(cut.pieces):
-            raise NothingToPlanError(_why_nothing(store, cut, config.is_validation, folder))
+            raise NothingToPlanError(_why_nothing(store, cut, is_validation, folder))
         return cut.pieces
 
     plan, cut = plan_cut(samples, resolved, pieces_of)

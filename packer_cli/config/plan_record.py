@@ -13,7 +13,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.planned import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
-from packer_cli.plan.strategies.registry import STRATEGIES
+from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy
 from packer_cli.plugins import Registry
 
 Decisions = dict[str, Any]
@@ -70,7 +70,7 @@ class PlannedConfig(StorePlanConfig, SetsAside):
 
     def decisions(self) -> Decisions:
         """Return the JSON values of everything that decides a plan; the options that chose groups do not."""
-        left_out = {*AutoGroupsConfig.model_fields, *self.planner.ignores, "align"}
+        left_out = {*AutoGroupsConfig.model_fields, *find_strategy(self.strategy).ignores, "align"}
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [*map(vars, self.groups)]}
 
     def as_text(self) -> dict[str, str]:
@@ -87,18 +87,22 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         usual = {name: default_of(field, self.strategy, of_trees=of_trees) for name, field in fields.items()}
         return {name for name, value in usual.items() if getattr(self, name) != value}
 
-    def with_options(self, given: Mapping[str, Any]) -> StorePlanConfig:
-        """Make the options of another plan: the given ones, and this plan's for the rest.
+    def with_options(self, options: Mapping[str, Any]) -> tuple[StorePlanConfig, set[str]]:
+        """Make the options of another plan: the given ones, and this plan's for the rest; return the given names, too.
 
         Predictions stay, unless an option is given on which they depend.
+
+        Args:
+            options: by name, maybe with others; None means that an option was not given.
 
         Raises:
             ConfigError: an option is wrong, or does not fit the others.
         """
+        given = {name: options[name] for name in StorePlanConfig.model_fields if options.get(name) is not None}
         config = self.with_others(**given)
         if given.keys() & _PREDICTED_FROM or ("gpus" in given and self.planner.finds_layouts):
-            return config
-        return self.model_copy(update={name: getattr(config, name) for name in given})
+            return config, {*given}
+        return self.model_copy(update={name: getattr(config, name) for name in given}), {*given}
 
     @field_validator("groups")
     @classmethod

@@ -16,7 +16,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
-from packer_cli.plan.core.groups import UNLIMITED, Group
+from packer_cli.plan.core.groups import UNLIMITED, Group, require_aligned
 from packer_cli.plan.core.samples import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.kernels.balance import parse_balance
@@ -98,7 +98,8 @@ def resolve(given: PlanConfig, unit: str | None = None, names: Collection[str] =
             f"--max-path-tokens {given.max_path_tokens} has no effect: no samples of this set share a prefix, so "
             "there are no path tokens to limit; leave it out"
         )
-    given = given.for_unit(unit)
+    if has_limit or unit == "item":
+        given = given.for_unit(unit)
     if not given.groups:
         given = _with_any_groups(given)
     resolved = build(given if isinstance(given, PlannedConfig) else _predicted(given), given)
@@ -281,9 +282,7 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
         balance = parse_balance(config.balance)
     with _naming("--cost"):
         linear = parse_cost(config.cost).linear_tokens
-        longest = config.groups[-1]
-        most = replace(longest, capacity=options.capacities(longest.capacity)[-1])
-        require_exact(linear, (*config.groups, most), config.gpus)
+        require_exact(linear, config.groups, config.gpus)
     with _naming("--cp-sharding"):
         choice, rho = parse_cp_sharding(config.cp_sharding)
     pieces = config.attention_pieces
@@ -314,6 +313,9 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
             max_samples=config.max_samples or UNLIMITED,
             limits=read_limits(config.max_path_tokens),
         )
+        for group in config.groups:
+            require_aligned(group)
+        strategy.check(request)
     brought = {"strategy": STRATEGIES.package(config.strategy)}
     if strategy.packings() is REGISTRY:
         brought["packing"] = REGISTRY.package(algorithm.name)

@@ -44,10 +44,6 @@ class PackingOptions:
             where = f" of packing {of!r}" if of else ""
             raise ValueError(f"option {name!r}{where} must {rule}, got {getattr(self, name)!r}")
 
-    def capacities(self, longest: int) -> list[int]:
-        """Return the most tokens of a pack in a group of that capacity: several, rising, to choose from."""
-        return [longest]
-
 
 PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int32Array]]
 """(lengths, capacity, seed, options) -> (offsets, order)"""

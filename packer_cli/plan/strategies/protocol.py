@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.core.groups import UNLIMITED, Group, require_aligned
+from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plugins import Block, blaming
 from packer_cli.sizes import counted
 
@@ -130,11 +130,6 @@ class PlanRequest:
         is_aligned = any(group.align > 1 for group in self.groups)
         is_limited = self.max_samples != UNLIMITED
         return is_aligned or is_limited or self.mask != "document" or bool(self.limits)
-
-    def __post_init__(self) -> None:
-        for group in self.groups:
-            require_aligned(group)
-        self.strategy.check(self)
 
 
 @dataclass(frozen=True, kw_only=True)

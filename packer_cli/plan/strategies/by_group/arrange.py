@@ -59,7 +59,7 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
         num_ranks = request.groups[0].num_dp_ranks(request.num_gpus)
         return assemble_padded(pieces, batches, deal(as_ids(np.arange(len(batches))), num_ranks), request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
-    items = ItemNeeds.of(pieces, request.evened)
+    items = None if pieces.attention is None else ItemNeeds.of(pieces, pieces.attention, request.evened)
     by_group: list[GroupPacks] = []
     for g, group in reversed(list(enumerate(request.groups))):
         own = is_in_group(lengths, request.groups, g)
@@ -153,12 +153,10 @@ class ItemNeeds(NamedTuple):
     """int64[m]: what the plan evens out."""
 
     @classmethod
-    def of(cls, pieces: Pieces, linear: int) -> ItemNeeds | None:
-        """Return the needs of pieces; None if their samples are flat."""
-        if pieces.attention is None:
-            return None
+    def of(cls, pieces: Pieces, attention: Int64Array, linear: int) -> ItemNeeds:
+        """Return the needs of pieces with this attention work."""
         needs = np.array(pieces.needs, dtype=np.int64)
-        return cls(needs, pieces.attention, pieces.attention + linear * needs[0])
+        return cls(needs, attention, attention + linear * needs[0])
 
     def taken(self, offsets: Int64Array, pieces: Int32Array, limits: Sequence[int]) -> Int64Array:
         """Sum up how much each pack takes of its capacity, `limits[0]`, by its scarcest limit: int64[p]."""

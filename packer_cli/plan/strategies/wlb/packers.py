@@ -52,6 +52,10 @@ class StepOptions(PackingOptions):
         super().__post_init__()
         self.require("cut", self.cut in ("step", "row"), "be step or row")
 
+    def capacities(self, window: int) -> list[int]:
+        """Return the most tokens of a micro-batch: several, rising, to choose from."""
+        return [window]
+
     def in_step(self, group: Group, num_replicas: int, global_tokens: int | None) -> int:
         """Count a replica's micro-batches in a step, of rows as long as the window; a multiple that pipelines want."""
         number = self.micro_batches or group.pp_size

@@ -59,8 +59,14 @@ class Wlb(Strategy):
 
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError unless micro-batches hold a document as long as the context window, that of the group."""
+        from packer_cli.plan.core.cost import require_exact
+
         (group,) = request.groups[-1:]
         capacities = request.packing_options.capacities(group.capacity)
+        try:
+            require_exact(request.linear, [replace(group, capacity=capacities[-1])], request.num_gpus)
+        except ValueError as error:
+            raise ConfigError(f"--cost: {error}") from None
         for capacity in capacities:
             if capacity < group.capacity or capacity % group.align:
                 multiple = f", and a multiple of {group.align} tokens" if group.align > 1 else ""
