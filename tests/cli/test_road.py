@@ -15,7 +15,7 @@ from packer_cli.config import resolve
 from packer_cli.plan.build import build_plan
 
 ROOT = Path(packer_cli.__file__).parent
-MOST = 31
+MOST = 28
 MOST_ANSWERS = 50
 OF_THE_STORE = (
     "tokens",

@@ -60,9 +60,12 @@ class Wlb(Strategy):
     def check(self, request: PlanRequest) -> None:
         """Raise ValueError unless micro-batches hold a document as long as the context window, that of the group."""
         from packer_cli.plan.core.cost import require_exact
+        from packer_cli.plan.strategies.wlb.packers import StepOptions
 
+        options = request.packing_options
+        assert isinstance(options, StepOptions)
         (group,) = request.groups[-1:]
-        capacities = request.packing_options.capacities(group.capacity)
+        capacities = options.capacities(group.capacity)
         try:
             require_exact(request.linear, [replace(group, capacity=capacities[-1])], request.num_gpus)
         except ValueError as error:
