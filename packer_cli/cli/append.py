@@ -32,7 +32,6 @@ def command(
     tokenizer: str | None,
     moved: tuple[str, ...],
     allow_skipped: bool,
-    as_json: bool,
     workers: str | None,
     engine: str,
 ) -> None:
@@ -54,4 +53,4 @@ def command(
     from packer_cli.cli.print_set import print_set
     from packer_cli.commands.plan_result import read_planned
 
-    print_set(folder, read_planned(as_path(folder)), GpuConfig(), as_json=as_json)
+    print_set(folder, read_planned(as_path(folder)), GpuConfig())

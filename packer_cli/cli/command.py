@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from packer_cli.cli.console import AS_JSON
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Names, Panel
 
@@ -168,10 +169,16 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[[F], F]:
-    """Make the option `--json`; `schema` is a name of `schemas/output/`."""
+    """Make the option `--json`, which `print_json` reads; `schema` is a name of `schemas/output/`."""
     text = f"Print JSON instead of tables; schemas/output/{schema}.schema.json describes it."
-    found: Callable[..., Any] = option("--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text)
+    found: Callable[..., Any] = option(
+        "--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text, expose_value=False, callback=_note
+    )
     return found
+
+
+def _note(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[AS_JSON] = value
 
 
 def all_commands(ctx: click.Context) -> dict[str, click.Command]:

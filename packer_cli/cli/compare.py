@@ -52,7 +52,7 @@ from packer_cli.panels import Panel
 @model_options(BoundConfig)
 @model_options(RepeatConfig)
 @corpus_options
-def command(inputs: tuple[str, ...], columns: str, as_json: bool, **values: Any) -> None:
+def command(inputs: tuple[str, ...], columns: str, **values: Any) -> None:
     """Compare packing algorithms, balances or whole strategies side by side on your own lengths.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
@@ -69,9 +69,7 @@ def command(inputs: tuple[str, ...], columns: str, as_json: bool, **values: Any)
     from packer_cli.commands.compare import compare
 
     comparison = compare(inputs, **values)
-    if as_json:
-        print_json(comparison)
-    else:
+    if not print_json(comparison):
         from packer_cli.cli.say_best import say_best
         from packer_cli.tables.compare import comparison_table
 

@@ -93,11 +93,23 @@ def print_note(text: str) -> None:
     click.echo("\n".join(note_lines(text, _width())))
 
 
-def print_json(result: Any) -> None:
-    """Print a result on stdout as JSON."""
+AS_JSON = "packer_cli.as_json"
+"""Key of what a command knows about itself: whether `--json` was given."""
+
+
+def wants_json() -> bool:
+    """Whether `--json` was given."""
+    return bool(click.get_current_context().meta[AS_JSON])
+
+
+def print_json(result: Any) -> bool:
+    """Print a result on stdout as JSON if `--json` was given; return whether it was."""
+    if not wants_json():
+        return False
     from packer_cli.format.records import json_values
 
     click.echo(json.dumps(json_values(result), indent=2))
+    return True
 
 
 def _width() -> int | None:

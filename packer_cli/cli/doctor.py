@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     help="Folder whose disk to check.",
 )
 @json_option("doctor")
-def command(output: str, as_json: bool) -> None:
+def command(output: str) -> None:
     """Check this installation and machine, and say how to fix what is missing.
 
     Looks at hbpack's libraries and extras, the solver, cores, memory, disk, shared memory, open files, the cache of
@@ -47,14 +47,13 @@ def command(output: str, as_json: bool) -> None:
     from packer_cli.commands.doctor import run_checks
 
     checkup = run_checks(Path(output))
-    if as_json:
-        print_json(checkup)
-    else:
+    is_text = not print_json(checkup)
+    if is_text:
         _print(checkup.checks)
     if checkup.broken:
         names = ", ".join(check.name for check in checkup.broken)
         raise RunError(f"{counted(len(checkup.broken), 'thing')} broken ({names}); the list says what to do")
-    if not as_json:
+    if is_text:
         click.echo()
         say_next("Nothing is broken", "hbpack init DATA... --tokenizer PATH")
 

@@ -58,7 +58,6 @@ def command(
     push_to_hub: str | None,
     private: bool,
     license: str | None,
-    as_json: bool,
     ids: ArrayIds | None,
     workers: str | None,
     engine: str,
@@ -93,9 +92,9 @@ def command(
     options = validate(ExportConfig, {**values, "format": format_name}) if format_name else None
     with make_engine(workers, engine, preload=()) as running:
         done = run_export(folder, options, output, push, running, ids)
-    if as_json:
-        print_json(done)
-    elif options is None or output is None:
+    if print_json(done):
+        return
+    if options is None or output is None:
         say_next(f"Pushed {folder} to {done.pushed_to}", f'train with train_dataset="hf://datasets/{done.pushed_to}"')
     elif done.listing is None:
         say_share(output)

@@ -42,7 +42,7 @@ _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 )
 @json_option("groups", Panel.OUTPUT)
 @corpus_options
-def command(as_json: bool, **values: Any) -> None:
+def command(**values: Any) -> None:
     """Find the length groups with the shortest epoch for your lengths, model and GPUs.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
@@ -68,8 +68,7 @@ def command(as_json: bool, **values: Any) -> None:
         from packer_cli.tables.groups import layouts_tables
 
         layouts = run_layouts(values["inputs"], corpus, config, workers)
-        if as_json:
-            print_json(layouts)
+        if print_json(layouts):
             return
         print_tables(*layouts_tables(layouts))
         longest = max(layout.longest for layout in layouts.layouts)
@@ -87,8 +86,7 @@ def command(as_json: bool, **values: Any) -> None:
     from packer_cli.tables.groups import alternatives_table, candidates_table
 
     found = run_groups(values["inputs"], corpus, config, workers)
-    if as_json:
-        print_json(found)
+    if print_json(found):
         return
     print_tables(candidates_table(found))
     click.echo(f"\n  {found.options}\n")

@@ -45,7 +45,7 @@ _NEEDED = ("tokenizer", "chat-template", "eos-token", "groups", "gpus", "allow-s
 )
 @output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
 @json_option("init")
-def command(as_json: bool, **values: Any) -> None:
+def command(**values: Any) -> None:
     """Look at your data and write a config file that hbpack pack runs unchanged.
 
     DATA are inputs as for `hbpack pack`. A few hundred records of each are read: their shapes, keys and lengths decide
@@ -60,8 +60,7 @@ def command(as_json: bool, **values: Any) -> None:
     if options.pinned is not None:
         output_file(options.pinned, "inputs.jsonl", None, option="--list")
     written = run_init(options)
-    if as_json:
-        print_json(written)
+    if print_json(written):
         return
     for text in written.lost:
         warn(f"not carried over: {text}")

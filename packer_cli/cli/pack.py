@@ -36,7 +36,7 @@ from packer_cli.panels import Panel
 @config_option
 @json_option("set", Panel.OUTPUT)
 @option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
-def command(inputs: tuple[str, ...], output: str, as_json: bool, **values: Any) -> None:
+def command(inputs: tuple[str, ...], output: str, **values: Any) -> None:
     """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
     INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow, text, or token ids of Megatron (.bin/.idx),
@@ -50,4 +50,4 @@ def command(inputs: tuple[str, ...], output: str, as_json: bool, **values: Any) 
     packed = pack(inputs, output=output, **values)
     from packer_cli.cli.print_set import print_set
 
-    print_set(output, packed.plan(), validate(GpuConfig, values), as_json=as_json)
+    print_set(output, packed.plan(), validate(GpuConfig, values))

@@ -25,7 +25,7 @@ from packer_cli.remote.names import as_path
 @model_options(StorePlanConfig, is_optional=True)
 @json_option("set", Panel.OUTPUT)
 @config_option
-def command(store: str, output: str | None, as_json: bool, **values: Any) -> None:
+def command(store: str, output: str | None, **values: Any) -> None:
     """Plan a token store: groups, packs, iterations and steps.
 
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
@@ -40,4 +40,4 @@ def command(store: str, output: str | None, as_json: bool, **values: Any) -> Non
     found = run_plan(values, as_path(store), as_path(folder))
     from packer_cli.cli.print_set import print_set
 
-    print_set(folder, found, validate(GpuConfig, values), as_json=as_json)
+    print_set(folder, found, validate(GpuConfig, values))

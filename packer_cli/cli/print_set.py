@@ -77,7 +77,7 @@ class SetOutput(PlanMetrics):
     """Fields of a set that is complete."""
 
 
-def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -> None:
+def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
     """Print the result of a command that plans or writes: the figures of the plan, its predicted epoch, and its set.
 
     Args:
@@ -102,20 +102,18 @@ def print_set(output: str, planned: Plan, config: GpuConfig, *, as_json: bool) -
         )
     counts_of = {folder / name: read_plan_header(folder / name / PLAN_NAME).counts for name in planned.config.sets}
     aside = counts_of.get(folder / VALIDATION)
-    if as_json:
-        print_json(
-            SetOutput(
-                output=output,
-                counts=replace(counts, inputs=None),
-                validation=aside,
-                inputs=inputs,
-                **vars(planned.metrics),
-                group_choice=planned.group_choice,
-                prediction=prediction,
-                sources=manifest.sources if manifest else None,
-                shards=_written(manifest) if manifest else None,
-            )
-        )
+    result = SetOutput(
+        output=output,
+        counts=replace(counts, inputs=None),
+        validation=aside,
+        inputs=inputs,
+        **vars(planned.metrics),
+        group_choice=planned.group_choice,
+        prediction=prediction,
+        sources=manifest.sources if manifest else None,
+        shards=_written(manifest) if manifest else None,
+    )
+    if print_json(result):
         return
     of_records = [counts_table(counts)]
     if aside is not None:

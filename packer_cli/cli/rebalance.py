@@ -21,7 +21,7 @@ from packer_cli.sizes import counted
 @set_argument
 @model_options(RebalanceConfig)
 @json_option("rebalance")
-def command(folder: str, as_json: bool, **values: Any) -> None:
+def command(folder: str, **values: Any) -> None:
     """Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
 
     OUT is the output of `hbpack pack` or `hbpack write`. Its shards and packs stay as they are. The packs that
@@ -33,8 +33,7 @@ def command(folder: str, as_json: bool, **values: Any) -> None:
     from packer_cli.commands.rebalance import run_rebalance
 
     done = run_rebalance(folder, config)
-    if as_json:
-        print_json(done)
+    if print_json(done):
         return
     say_next(
         f"{folder} has manifests for {counted(done.num_gpus, 'rank')}",

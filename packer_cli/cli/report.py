@@ -40,7 +40,7 @@ from packer_cli.panels import Panel
 @json_option("report", Panel.OUTPUT)
 @workers_option
 @config_option
-def command(path: str, output: str, as_json: bool, **values: Any) -> None:
+def command(path: str, output: str, **values: Any) -> None:
     """Write a page with charts of a packed set, a plan or lengths, and what to try next.
 
     PATH is a packed data set or a plan, shown as it is; or a token store or a file of lengths (.npy, or text with one
@@ -57,7 +57,5 @@ def command(path: str, output: str, as_json: bool, **values: Any) -> None:
     from packer_cli.commands.report import report
 
     found = report(path, output=file, **values)
-    if as_json:
-        print_json(found)
-    else:
+    if not print_json(found):
         say_next(f"Wrote {output}", "open it in a browser; it needs no network")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import Choice, as_command, json_option, option
-from packer_cli.cli.console import print_json, say_next, shown_command
+from packer_cli.cli.console import print_json, say_next, shown_command, wants_json
 from packer_cli.cli.options import model_options, set_argument, set_tokenizer_option
 from packer_cli.config import validate
 from packer_cli.config.models import ShowConfig
@@ -53,7 +53,6 @@ def command(
     full: bool,
     by_token: bool,
     color: str,
-    as_json: bool,
     **values: Any,
 ) -> None:
     """Show a rank's packs as text: samples, loss masks, and the records they come from.
@@ -76,7 +75,7 @@ def command(
     decoder = load_decoder(manifest, tokenizer)
     if decoder.warning:
         warn(decoder.warning)
-    if as_json:
+    if wants_json():
         decode = decoder.decode if decoder.name is not None else None
         print_json([with_runs(view, decode) for view in views])
         return

@@ -60,7 +60,7 @@ from packer_cli.panels import Panel
 )
 @json_option("simulate", Panel.OUTPUT)
 @corpus_options
-def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, as_json: bool, **values: Any) -> None:
+def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **values: Any) -> None:
     """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
 
     INPUT is a packed data set or a plan.arrow, which is predicted as it is. With --groups and --gpus, it is anything
@@ -79,8 +79,7 @@ def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, as_jso
     from packer_cli.commands.simulate import simulate
 
     result = simulate(inputs, **values)
-    if as_json:
-        print_json(result)
+    if print_json(result):
         return
     from packer_cli.cli.say_best import say_best
     from packer_cli.compare import Comparison

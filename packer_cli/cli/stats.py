@@ -22,7 +22,7 @@ from packer_cli.sizes import counted
 @model_options(BoundConfig)
 @model_options(PlanConfig, is_optional=True)
 @config_option
-def command(path: str, as_json: bool, **values: Any) -> None:
+def command(path: str, **values: Any) -> None:
     """Report balance, padding and communication of a packed set, a token store or lengths.
 
     PATH is a packed data set or a plan, reported as it is; or a token store or a file of lengths (.npy, or text with
@@ -32,8 +32,7 @@ def command(path: str, as_json: bool, **values: Any) -> None:
     from packer_cli.commands.stats import stats
 
     found = stats(path, **values)
-    if as_json:
-        print_json(found)
+    if print_json(found):
         return
     from packer_cli.tables.stats import stats_tables
 

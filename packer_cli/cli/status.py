@@ -41,7 +41,7 @@ _REMEDIES = {
 )
 @json_option("status")
 @config_option
-def command(folder: str, stage: str | None, as_json: bool) -> None:
+def command(folder: str, stage: str | None) -> None:
     """Say what is done, what is missing, and which tasks of a job array are left to run.
 
     OUT is the output of any hbpack command that writes a folder. This takes a moment and writes nothing: it checks no
@@ -52,9 +52,7 @@ def command(folder: str, stage: str | None, as_json: bool) -> None:
     from packer_cli.commands.status import run_status
 
     status = run_status(as_path(folder), stage)
-    if as_json:
-        print_json(status)
-    else:
+    if not print_json(status):
         _print(status, folder)
     if not status.complete:
         sys.exit(1)

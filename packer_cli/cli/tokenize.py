@@ -23,7 +23,7 @@ from packer_cli.sizes import counted
 @model_options(TokenizeConfig)
 @json_option("tokenize")
 @job_options
-def command(output: str, ids: ArrayIds | None, as_json: bool, workers: str | None, engine: str, **values: Any) -> None:
+def command(output: str, ids: ArrayIds | None, workers: str | None, engine: str, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
@@ -40,9 +40,9 @@ def command(output: str, ids: ArrayIds | None, as_json: bool, workers: str | Non
     from packer_cli.cli.say_set import say_share
     from packer_cli.tokens.index import TOKENS
 
-    if as_json:
-        print_json(found)
-    elif not found.is_complete:
+    if print_json(found):
+        return
+    if not found.is_complete:
         say_share(output)
     else:
         what = f"{counted(found.num_samples, found.unit)}, {counted(found.num_tokens, 'token')}"

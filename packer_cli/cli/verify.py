@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @json_option("verify")
 @workers_option
 @config_option
-def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: str | None) -> None:
+def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None:
     """Check a packed data set for damage.
 
     OUT is the output of `hbpack pack` or `hbpack write`. Every file must have its checksum and belong to this set; the
@@ -49,9 +49,7 @@ def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: str 
 
     watch = Stopwatch()
     report = run_verify(as_path(folder), make_engine(workers, preload=()), fast=fast, repairs=repairs)
-    if as_json:
-        print_json(report)
-    else:
+    if not print_json(report):
         _print(report, folder, watch)
     if not report.sound:
         commands = " / ".join(dict.fromkeys(damage.repair for damage in report.damaged))

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import Folder, as_command, json_option
+from packer_cli.cli.console import wants_json
 from packer_cli.cli.options import job_options, model_options
 from packer_cli.config import GpuConfig, WriteConfig, validate
 from packer_cli.engine.array import ArrayIds
@@ -23,7 +24,7 @@ from packer_cli.remote.names import as_path
 @model_options(WriteConfig)
 @json_option("set", Panel.OUTPUT)
 @job_options
-def command(folder: str, ids: ArrayIds | None, as_json: bool, workers: str | None, engine: str, **values: Any) -> None:
+def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str, **values: Any) -> None:
     """Write the shards and rank manifests of a plan.
 
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
@@ -36,10 +37,10 @@ def command(folder: str, ids: ArrayIds | None, as_json: bool, workers: str | Non
 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)
-    if as_json:
+    if wants_json():
         from packer_cli.cli.print_set import print_set  # Loads kernels, which nothing else here needs.
         from packer_cli.commands.plan_result import read_planned
 
-        print_set(folder, read_planned(as_path(folder)), GpuConfig(), as_json=True)
+        print_set(folder, read_planned(as_path(folder)), GpuConfig())
     else:
         print_written(folder)
