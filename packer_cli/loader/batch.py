@@ -18,7 +18,6 @@ from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.format.shards import Pack
 from packer_cli.format.trees import Trees
-from packer_cli.loader.pages import PAGES
 from packer_cli.loader.passes import (
     IGNORE_INDEX,
     align_samples,
@@ -73,12 +72,8 @@ class MicroBatch:
     """int32 [n+1], or [n+2] with padding at the tail: where samples begin"""
     real_lengths: np.ndarray
     """int64: real tokens of each segment; the last ones may be left out if they have none"""
-    sample_lengths: np.ndarray
-    """int64 [n]: real tokens of each sample; may be fewer than its segment's if samples are aligned"""
     sample_num_loss_tokens: np.ndarray
     """int64 [n]"""
-    sample_ids: np.ndarray
-    """int64 [n], without padding"""
     loss_weights: np.ndarray | None = None
     """float32 [t], aligned with `labels`: the weight of each token's loss, 0 where the label is -100; None: there are
     no weights"""
@@ -90,22 +85,19 @@ class MicroBatch:
     """The metadata of items, by name; empty in a set of flat samples"""
     trees: RowTrees | None = None
     """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
+    pack: Pack
+    """What the row was built from; a filler's has no samples."""
     row: RankRow
-    layout: Layout
-    """Layout of the replica that runs the row; `row.place` is this rank's GPU in it."""
-    checkpoint_layers: int
-    pack_id: int
-    num_loss_tokens: int
+    builder: BatchBuilder
     epoch: int
     sharding: Sharding
     """Sharding of the row among the ranks that share it; the token arrays are only a part of the row if `sliced`."""
     sliced: bool
-    has_samples_as_segments: bool = True
-    """Whether the segments are the samples; else the whole row is one."""
-    is_aligned: bool = False
-    """Whether each sample is padded to a multiple of some tokens."""
-    has_varying_degrees: bool = False
-    """Whether other rows of the set are shared by another number of ranks."""
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the replica that runs the row; `row.place` is this rank's GPU in it."""
+        return self.builder.layouts[self.row.group]
 
     @property
     def row_rank(self) -> int:
@@ -176,7 +168,7 @@ class BatchBuilder:
         elif self.pad_to == "capacity":
             num_tokens = max(num_tokens, self.groups[row.group].capacity)
         layout = self.layouts[row.group]
-        multiple = self._alignment(row) if self.align_samples else length_multiple(sharding, layout.row_ranks)
+        multiple = self.alignment(row) if self.align_samples else length_multiple(sharding, layout.row_ranks)
         if layout.tp > 1:  # Each of its ranks holds equally many of the tokens of a part.
             multiple = math.lcm(multiple, layout.tp * length_multiple(sharding, layout.row_ranks))
         return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
@@ -188,7 +180,7 @@ class BatchBuilder:
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
         num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
         lengths = sample_lengths
-        alignment = self._alignment(row) if self.align_samples else 1
+        alignment = self.alignment(row)
         if alignment > 1 and self.mask == "document":
             pack = align_samples(pack, alignment, self.pad_token_id)
             lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
@@ -226,20 +218,13 @@ class BatchBuilder:
             max_seqlen=length if self.max_segments else longest,
             sample_borders=samples,
             real_lengths=real_lengths,
-            sample_lengths=sample_lengths,
             sample_num_loss_tokens=num_loss_tokens,
-            sample_ids=pack.sample_ids.copy(),
+            pack=pack,
             row=row,
-            layout=layout,
-            checkpoint_layers=self.groups[row.group].checkpoint_layers,
-            pack_id=pack.pack_id,
-            num_loss_tokens=pack.num_loss_tokens,
+            builder=self,
             epoch=epoch,
             sharding=sharding,
             sliced=sliced,
-            has_samples_as_segments=cu_seqlens is samples,
-            is_aligned=alignment > 1,
-            has_varying_degrees=self.has_varying_degrees,
         )
 
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
@@ -262,7 +247,10 @@ class BatchBuilder:
         chosen = self.sp_sharding or ("planned" if layout.cp > 1 else "contiguous")
         return PLANNED[planned] if chosen == "planned" else chosen
 
-    def _alignment(self, row: RankRow) -> int:
+    def alignment(self, row: RankRow) -> int:
+        """Return the tokens to a multiple of which each sample of a row is padded."""
+        if not self.align_samples:
+            return 1
         planned = self.groups[row.group].align
         ranks = self.layouts[row.group].row_ranks
         return math.lcm(planned, 2 * ranks) if ranks > 1 else planned
@@ -274,8 +262,10 @@ class BatchBuilder:
         """
         ids, spans, firsts = pack.input_ids, (pack.loss_starts, pack.loss_stops), pack.cu_seqlens[:-1]
         num_tokens, length = len(ids), stop - start
-        # One more label than tokens, so that both alignments are views.
-        input_ids, labels, positions = PAGES.take_row(length)
+        # One more label than tokens, so that both alignments are views. One block: the C library keeps its memory for
+        # the next rows, while that of several would return to the system, which clears it page by page.
+        block = np.empty((3, length + 1), dtype=np.int64)
+        input_ids, labels, positions = block[0, :length], block[1], block[2, :length]
         real = max(0, min(length, num_tokens - start))
         input_ids[:real] = ids[start : start + real]
         input_ids[real:] = self.pad_token_id

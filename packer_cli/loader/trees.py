@@ -51,7 +51,6 @@ class TreeBuilder(BatchBuilder):
         micro.labels[places[following] + 1 - start] = pack.input_ids[places[following] + 1]
         micro.shift_labels[token_index] = pack.input_ids[places[here] + 1]
         micro.position_ids[:] = padded.positions()[start : start + length]
-        micro.sample_lengths = trees.branch_lengths()
         micro.sample_num_loss_tokens = np.bincount(branches, minlength=len(trees.branch_segments))
         if self.is_weighted:
             micro.loss_weight = float(weights.sum(dtype=np.float64))

@@ -47,7 +47,7 @@ MODULES = {
     """,
     "plain": """
         from packer_cli.loader.formats.base import Batch, Format
-        FORMAT = Format(adapt=lambda micro: Batch({"pack": micro.pack_id}))
+        FORMAT = Format(adapt=lambda micro: Batch({"pack": micro.pack.pack_id}))
     """,
     "lengths_of": """
         from packer_cli.export.job import Format

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from packer_cli.format.sharding import local_indices
 from packer_cli.loader.batch import BatchBuilder, MicroBatch, SPSharding
 
 
@@ -61,12 +59,13 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
     trees also have these (`segment_starts`, `segment_parents`, `branch_segments`, int32, of the whole row with its
     padding), and their loss terms, `token_index` and `segment_id`, see format "tree".
     """
-    row, layout = micro.row, micro.layout
+    row, layout, pack = micro.row, micro.layout, micro.pack
     place = layout.place(row.place)
     weight = {}
     if micro.loss_weight is not None:
         weight = {"loss_weight": micro.loss_weight, "global_loss_weight": float(row.global_loss_weight)}
-    own = {} if micro.has_samples_as_segments else {"sample_borders": torch.from_numpy(micro.sample_borders)}
+    is_causal = micro.builder.mask == "causal"
+    own = {"sample_borders": torch.from_numpy(micro.sample_borders)} if is_causal else {}
     return {
         **own,
         **weight,
@@ -77,18 +76,18 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
         "sp_sharding": micro.sharding,
         "dp_rank": row.dp_rank,
         "dp_size": row.dp_size,
-        "checkpoint_layers": micro.checkpoint_layers,
+        "checkpoint_layers": micro.builder.groups[row.group].checkpoint_layers,
         "epoch": micro.epoch,
         "step": row.step,
         "iteration": row.iteration,
-        "num_samples": len(micro.sample_ids),
-        "num_loss_tokens": micro.num_loss_tokens,
+        "num_samples": len(pack.sample_ids),
+        "num_loss_tokens": pack.num_loss_tokens,
         "global_num_packs": row.global_num_packs,
         "global_num_samples": row.global_num_samples,
         "global_num_loss_tokens": row.global_num_loss_tokens,
-        "sample_ids": torch.from_numpy(micro.sample_ids),
+        "sample_ids": torch.from_numpy(pack.sample_ids.copy()),
         "sample_num_loss_tokens": torch.from_numpy(micro.sample_num_loss_tokens),
-        "pack_id": micro.pack_id,
+        "pack_id": pack.pack_id,
     }
 
 
@@ -100,49 +99,25 @@ def _of_items(micro: MicroBatch) -> dict[str, Any]:
     return {name: torch.from_numpy(value) for name, value in micro.items.items()} | counts
 
 
-def segment_numbers(micro: MicroBatch) -> torch.Tensor:
-    """Give this rank's tokens their segments' numbers, int32 [t], from 0; padding at the tail is a segment too.
-
-    Price: one pass that writes 4 bytes a token.
-    """
-    borders = micro.cu_seqlens
-    numbers = np.arange(len(borders) - 1, dtype=np.int32)
-    if micro.sliced:
-        ranks, rank = micro.layout.row_ranks, micro.row_rank
-        if micro.sharding == "contiguous":
-            part = int(borders[-1]) // ranks
-            borders = np.clip(borders - rank * part, 0, part)
-        else:
-            borders = local_indices(borders, ranks, rank, micro.sharding).searchsorted(borders)
-    return torch.from_numpy(numbers.repeat(borders[1:] - borders[:-1]))
+def tensors_of(micro: MicroBatch, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """Return arrays of a micro-batch as tensors, by a trainer's names for them."""
+    return {name: torch.from_numpy(getattr(micro, own)) for name, own in names.items()}
 
 
-def of_some_batches(micro: MicroBatch) -> dict[str, torch.Tensor]:
-    """Return `shift_labels` if ranks share the row, `loss_weights` in a set with weights, both shifted: [t] each."""
-    found = {}
-    if micro.layout.row_ranks > 1:
-        # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
-        found["shift_labels"] = micro.shift_labels.copy()
-    if micro.loss_weights is not None:
-        found["loss_weights"] = micro.loss_weights
-        if micro.layout.row_ranks > 1 and micro.shift_loss_weights is not None:
-            found["shift_loss_weights"] = micro.shift_loss_weights
-    return {name: torch.from_numpy(values) for name, values in found.items()}
+def as_rows(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors [t] as [1, t]."""
+    return {name: tensor[None] for name, tensor in tensors.items()}
 
 
-def strict_batch(micro: MicroBatch, keys: dict[str, Any]) -> Batch:
+def strict_batch(micro: MicroBatch, keys: Mapping[str, Any]) -> Batch:
     """Make a batch of exactly `keys`, for trainers that accept no others; the metadata also hold the borders."""
-    known = metadata(micro)
-    known["cu_seqlens"] = torch.from_numpy(micro.cu_seqlens)
-    return Batch(keys, known)
+    return Batch(keys, metadata(micro) | {"cu_seqlens": torch.from_numpy(micro.cu_seqlens)})
 
 
-def open_batch(micro: MicroBatch, keys: dict[str, Any], borders: torch.Tensor) -> Batch:
+def open_batch(micro: MicroBatch, keys: Mapping[str, Any], borders: torch.Tensor) -> Batch:
     """Make a batch of `keys` and the metadata; `borders` are the row's, flat, which `keys` also hold."""
     known = metadata(micro)
-    keys.update(known)
-    known["cu_seqlens"] = borders
-    return Batch(keys, known)
+    return Batch({**keys, **known}, known | {"cu_seqlens": borders})
 
 
 def is_list_of_batches(item: Any) -> bool:

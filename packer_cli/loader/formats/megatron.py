@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from packer_cli.loader.batch import MicroBatch
-from packer_cli.loader.formats.base import Batch, Format, open_batch
+from packer_cli.loader.formats.base import Batch, as_rows, open_batch, tensors_of
 
 
 def adapt_row(micro: MicroBatch) -> Batch:
@@ -43,21 +43,18 @@ def adapt_row(micro: MicroBatch) -> Batch:
         "max_seqlen_kv": micro.max_seqlen,
     }
     batch: dict[str, Any] = {
-        "tokens": torch.from_numpy(micro.input_ids[None]),
-        "labels": torch.from_numpy(micro.shift_labels[None]),
-        "loss_mask": _loss_mask(micro)[None],
-        "position_ids": torch.from_numpy(micro.position_ids[None]),
+        **as_rows(_tokens(micro)),
         "cu_seqlens": padded[None],
         "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
         "packed_seq_params": params,
         "total_tokens": int(micro.cu_seqlens[-1]),
     }
-    if micro.is_aligned:
+    if micro.builder.alignment(micro.row) > 1:
         params |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
         batch |= {"cu_seqlens": _real_borders(micro)[None], "cu_seqlens_padded": padded[None]}
-    if micro.sliced or micro.has_varying_degrees:
+    if micro.sliced or micro.builder.has_varying_degrees:
         params["local_cp_size"] = micro.layout.row_ranks
-    if micro.has_varying_degrees:
+    if micro.builder.has_varying_degrees:
         batch["local_cp_size"] = _local_cp_size(micro)
     return open_batch(micro, batch, padded)
 
@@ -74,10 +71,7 @@ def adapt_thd(micro: MicroBatch) -> Batch:
     """
     padded = torch.from_numpy(micro.cu_seqlens)
     batch = {
-        "tokens": torch.from_numpy(micro.input_ids),
-        "labels": torch.from_numpy(micro.shift_labels),
-        "loss_mask": _loss_mask(micro),
-        "position_ids": torch.from_numpy(micro.position_ids),
+        **_tokens(micro),
         "cu_seqlens": _real_borders(micro),
         "cu_seqlens_padded": padded,
         "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
@@ -86,11 +80,12 @@ def adapt_thd(micro: MicroBatch) -> Batch:
     return open_batch(micro, batch, padded)
 
 
-def _loss_mask(micro: MicroBatch) -> torch.Tensor:
-    """Return float32 [t]: 1 where there is a label, or its weight, as Megatron multiplies losses with the mask."""
-    if micro.shift_loss_weights is not None:
-        return torch.from_numpy(micro.shift_loss_weights)
-    return torch.from_numpy((micro.shift_labels >= 0).astype(np.float32))
+def _tokens(micro: MicroBatch) -> dict[str, torch.Tensor]:
+    """Return the tensors [t]; the mask is 1 where there is a label, or its weight, by which losses are multiplied."""
+    weights = micro.shift_loss_weights
+    mask = (micro.shift_labels >= 0).astype(np.float32) if weights is None else weights
+    tokens = tensors_of(micro, {"tokens": "input_ids", "labels": "shift_labels"})
+    return tokens | {"loss_mask": torch.from_numpy(mask)} | tensors_of(micro, {"position_ids": "position_ids"})
 
 
 def _local_cp_size(micro: MicroBatch) -> torch.Tensor:
@@ -103,7 +98,3 @@ def _real_borders(micro: MicroBatch) -> torch.Tensor:
     lengths = np.zeros(len(micro.cu_seqlens) - 1, dtype=np.int64)
     lengths[: len(micro.real_lengths)] = micro.real_lengths
     return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
-
-
-ROW_FORMAT = Format(adapt=adapt_row, sp_slice=False, sp_sharding="document", align_samples=True, takes_weights=True)
-THD_FORMAT = Format(adapt=adapt_thd, sp_slice=False, sp_sharding="document", align_samples=True, takes_weights=True)

@@ -2,7 +2,7 @@
 
 torch puts each tensor of a batch into its own shared memory, and opens a socket to send the descriptor: half a dozen
 of these per batch cost far more than its bytes. This module sends the bytes through the pipe, or, if there are many,
-through one block of shared memory. Batches with tensors that numpy does not know are sent by torch.
+through one block of shared memory. Tensors that numpy does not know are pickled as torch does.
 """
 
 from __future__ import annotations
@@ -17,15 +17,9 @@ import numpy as np
 import torch
 
 from packer_cli.loader.formats.base import Batch
-from packer_cli.loader.pages import PAGES
 
 MOST_BYTES = 2**19
 """Most bytes to send through the pipe."""
-_DTYPES = (torch.int64, torch.int32, torch.float32)
-
-
-class _NotPlainError(Exception):
-    """A tensor that torch has to send."""
 
 
 class _Pickler(pickle.Pickler):
@@ -39,9 +33,10 @@ class _Pickler(pickle.Pickler):
         """Say how a tensor is made again, of its bytes."""
         if type(value) is not torch.Tensor:
             return NotImplemented
-        if not _is_plain(value):
-            raise _NotPlainError
-        array, is_narrow = np.ascontiguousarray(value.numpy()), False
+        try:
+            array, is_narrow = np.ascontiguousarray(value.numpy()), False
+        except (RuntimeError, TypeError):  # It needs a gradient, or is sparse, elsewhere, or of a type of torch alone.
+            return NotImplemented
         if array.dtype == np.int64:
             narrow = array.astype(np.int32)
             if is_narrow := np.array_equal(narrow, array):
@@ -52,14 +47,8 @@ class _Pickler(pickle.Pickler):
 def _tensor(data: Any, dtype: str, shape: tuple[int, ...], is_narrow: bool) -> torch.Tensor:
     """Make a tensor of these bytes, in its own memory."""
     array = np.frombuffer(data, dtype=dtype)
-    made = PAGES.take(len(array)) if is_narrow else np.empty_like(array)
-    made[:] = array
+    made = array.astype(np.int64 if is_narrow else array.dtype)
     return torch.from_numpy(made.reshape(shape))
-
-
-def _is_plain(value: torch.Tensor) -> bool:
-    known = value.device.type == "cpu" and value.layout == torch.strided and value.dtype in _DTYPES
-    return known and not value.requires_grad and not value.is_neg()
 
 
 def _load(text: bytes, data: bytes | torch.Tensor, sizes: list[int]) -> Batch:
@@ -71,10 +60,7 @@ def _load(text: bytes, data: bytes | torch.Tensor, sizes: list[int]) -> Batch:
 def _reduce(batch: Batch) -> tuple[Any, ...]:
     file = io.BytesIO()
     pickler = _Pickler(file)
-    try:
-        pickler.dump((dict(batch), batch.metadata))
-    except _NotPlainError:
-        return Batch, (dict(batch), batch.metadata)
+    pickler.dump((dict(batch), batch.metadata))
     parts = [buffer.raw() for buffer in pickler.buffers]
     sizes = [part.nbytes for part in parts]
     if sum(sizes) <= MOST_BYTES:

@@ -11,9 +11,8 @@ import torch
 from packer_cli.format.ragged import Lists
 from packer_cli.format.trees import Trees
 from packer_cli.loader.batch import MicroBatch, RowTrees
-from packer_cli.loader.formats.base import Batch, Format, open_batch
+from packer_cli.loader.formats.base import Batch, as_rows, open_batch, tensors_of
 from packer_cli.loader.formats.flex import RowMask, tree_mask
-from packer_cli.loader.trees import TreeBuilder
 
 
 def adapt(micro: MicroBatch) -> Batch:
@@ -77,8 +76,7 @@ def _batch(micro: MicroBatch, of_attention: Callable[[RowTrees], dict[str, Any]]
     assert tree is not None
     borders = torch.from_numpy(micro.cu_seqlens)
     keys = {
-        "input_ids": torch.from_numpy(micro.input_ids[None]),
-        "position_ids": torch.from_numpy(micro.position_ids[None]),
+        **as_rows(tensors_of(micro, {"input_ids": "input_ids", "position_ids": "position_ids"})),
         # A copy: `labels` and `shift_labels` share memory.
         "shift_labels": torch.from_numpy(micro.shift_labels[None].copy()),
         **of_attention(tree),
@@ -87,7 +85,3 @@ def _batch(micro: MicroBatch, of_attention: Callable[[RowTrees], dict[str, Any]]
         "cu_seqlens": borders,
     }
     return open_batch(micro, keys, borders)
-
-
-FORMAT = Format(adapt=adapt, takes_weights=True, builder=TreeBuilder)
-FLEX_FORMAT = Format(adapt=adapt_flex, takes_weights=True, builder=TreeBuilder)
