@@ -86,7 +86,7 @@ class MicroBatch:
     trees: RowTrees | None = None
     """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
     pack: Pack
-    """What the row was built from; a filler's has no samples."""
+    """Pack from which the row is built; that of a filler has no samples."""
     row: RankRow
     builder: BatchBuilder
     epoch: int

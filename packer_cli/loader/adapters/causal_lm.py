@@ -7,20 +7,17 @@ returns what the row takes, such as a loss, and `model(...)` does what it did be
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import MethodType
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from packer_cli.errors import ConfigError
+from packer_cli.loader.adapters.model_check import find_fault
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.row_attention import set_row_attention
-from packer_cli.loader.passes import IGNORE_INDEX
 
 __all__ = ["check_packed_rows", "run_packed_rows"]
 
@@ -131,16 +128,6 @@ def _patched_head(model: Any, head: Any) -> Any:
     return head
 
 
-_LENGTH = 12
-"""Tokens of a sample of the check; more than any convolution's width."""
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Tolerance of losses in unlike shapes, relative; for other types, where the model rounds to eight bits, 3 %."""
-_EXACT = 1e-5
-"""Tolerance of a first sample's loss, in a row and alone: greater where the model computes in fewer than 24 bits."""
-_LEAK = {True: 1e-5, False: 3e-3}
-"""Tolerance of losses in one shape, by whether the model is exact; rounding may change with the experts chosen."""
-
-
 def check_packed_rows(model: nn.Module, device: torch.device) -> None:
     """Raise ConfigError unless a packed row has the loss of its samples one by one.
 
@@ -151,71 +138,21 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
     Args:
         model: which `run_packed_rows` has patched, wrapped or not.
     """
-    name = type(getattr(model, "module", model)).__name__
-    with evaluating(model):
-        try:
-            why = _find_mixing(model, device)
-        except (AttributeError, TypeError) as error:
-            why = f"its forward pass ends in {type(error).__name__}: {error}"
-    if why:
-        raise ConfigError(f"{name} cannot run packed rows: {why}; train it without packing")
+    is_attended = True
 
+    def run(batch: Mapping[str, Any]) -> torch.Tensor:
+        nonlocal is_attended
+        row = PackedRow(batch, None, factor=1.0, device=device)
+        row.run(model)
+        is_attended &= row.num_attended > 0
+        return -row.loss[None]
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Try a model while the block runs: without gradients, and with modules as for evaluation."""
-    trains = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, was_training in trains.items():
-            module.training = was_training
-
-
-def _find_mixing(model: nn.Module, device: torch.device) -> str:
-    """Say why a model cannot run packed rows; empty if it can."""
-    inner: Any = getattr(model, "module", model)
-    vocabulary = inner.config.get_text_config().vocab_size
-    ids = torch.arange(2 * _LENGTH) * 7919 % vocabulary
-    other_ids = torch.where(torch.arange(2 * _LENGTH) < _LENGTH, (ids + 1) % vocabulary, ids)
-    rows = []
-    for row_ids, num_labelled in ((ids, 2), (ids, 1), (other_ids, 1)):
-        rows.append(PackedRow(_made_up(row_ids, num_labelled), None, factor=1.0, device=device))
-        rows[-1].run(model)
-    if not rows[0].num_attended:
-        return "its layers do not take their attention from transformers' interface"
-    whole, before, after = (row.loss.double().item() for row in rows)
-    first, second = (_loss_alone(model, sample, device) for sample in ids.split(_LENGTH))
-    alone = first + second
-    if not math.isfinite(whole):
-        return f"the loss of a row is {whole}, that of its samples one by one {alone:.4g}"
-    is_exact = abs(whole - before - first) < _EXACT * first
-    if abs(before - after) > _LEAK[is_exact] * before:
-        return f"its layers mix samples: another one before it changes the loss of a sample from {before} to {after}"
-    off = abs(whole - alone) / alone
-    if off > _TOLERANCE.get(next(model.parameters()).dtype, 0.03):
-        return (
-            f"two samples in a row have a loss that is {off:.1%} off from theirs one by one, because it changes its "
-            "logits in an unknown way, or its layers mix samples"
-        )
-    return ""
-
-
-def _loss_alone(model: nn.Module, sample: torch.Tensor, device: torch.device) -> float:
-    logits = model(input_ids=sample[None].to(device), use_cache=False).logits[0, :-1].double()
-    return F.cross_entropy(logits, sample[1:].to(device), reduction="sum").item()
-
-
-def _made_up(ids: torch.Tensor, num_labelled: int) -> dict[str, Any]:
-    """Make up a batch of two samples, of which the last ones have a loss."""
-    positions = torch.arange(_LENGTH).repeat(2)
-    has_loss = (positions > 0) & (torch.arange(2 * _LENGTH) >= (2 - num_labelled) * _LENGTH)
-    return {
-        "input_ids": ids[None],
-        "position_ids": positions[None],
-        "labels": torch.where(has_loss, ids, int(IGNORE_INDEX))[None],
-        "cu_seq_lens_q": torch.tensor([0, _LENGTH, 2 * _LENGTH], dtype=torch.int32),
-        "max_length_q": _LENGTH,
-    }
+        why = find_fault(model, device, run, is_tree=False)
+    except (AttributeError, TypeError) as error:
+        why = f"its forward pass ends in {type(error).__name__}: {error}"
+    if not is_attended:
+        why = "its layers do not take their attention from transformers' interface"
+    if why:
+        name = type(getattr(model, "module", model)).__name__
+        raise ConfigError(f"{name} cannot run packed rows: {why}; train it without packing")

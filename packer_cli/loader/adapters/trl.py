@@ -20,12 +20,12 @@ from torch import Tensor
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
+from packer_cli.loader.adapters.model_check import check_trees
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.packed_trainer import PackedTrainer, TrainerRunner
 from packer_cli.loader.adapters.pair_rows import PairRow, PairsOfRow, RewardRow
 from packer_cli.loader.adapters.reference import ReferenceLogps
 from packer_cli.loader.adapters.trainer_arguments import require_release
-from packer_cli.loader.adapters.tree_check import check_trees
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.steps import Step
 

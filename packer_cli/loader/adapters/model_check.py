@@ -1,0 +1,176 @@
+"""Tries a model on rows of two samples before it trains: each must give what it gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packer_cli.errors import ConfigError
+from packer_cli.format.trees import CHOSEN, PAIR, REJECTED
+from packer_cli.loader.formats.tree import kernel_keys, row_mask, two_branches
+
+__all__ = ["check_branches", "check_trees", "evaluating", "find_fault"]
+
+_OF_TREE = (6, 5, 7)
+"""Tokens of a pair's prompt, and of what follows it in each sample."""
+_OF_ROW = (0, 12, 12)
+"""Those of a flat row, whose samples share nothing; more than any convolution's width."""
+_NOISE = 0.01
+"""Noise of hidden states in rows of one shape, relative to the greatest; leaks are far greater."""
+_ROUNDED = 0.03
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
+"""Relative, as some layers compute in float32; for other types, `_ROUNDED`."""
+
+
+def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., Any]) -> None:
+    """Check as `check_branches`, for a model that `run_packed_rows` has patched, wrapped or not.
+
+    Args:
+        make_row: of a batch of format "tree", with `factor` and `device`.
+    """
+
+    def run(batch: Mapping[str, Any]) -> Tensor:
+        row = make_row(batch, factor=1.0, device=device)
+        if not row.brings_inputs:
+            return -row.run(model)[None]
+        output = model(**row.given(), use_cache=False)
+        found: Tensor = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
+        return found
+
+    check_branches(model, device, run)
+
+
+def check_branches(model: nn.Module, device: torch.device, run: Callable[[Mapping[str, Any]], Tensor]) -> None:
+    """Raise ConfigError unless a row of a pair that shares its prompt gives what its two samples give one by one.
+
+    With FSDP, call it on every rank. Price: five forward passes of 18 tokens at most. Does not change random states.
+
+    Args:
+        model: of transformers, wrapped or not.
+        run: of a batch of format "tree", or "tree-flex" if the model runs FlexAttention: as for `find_fault`.
+    """
+    why = find_fault(model, device, run, is_tree=True)
+    if why:
+        raise ConfigError(
+            f"{type(getattr(model, 'module', model)).__name__} cannot run trees: {why}, so its layers mix branches or "
+            "lose their positions; pack with --no-share-prefixes"
+        )
+
+
+def find_fault(
+    model: nn.Module, device: torch.device, run: Callable[[Mapping[str, Any]], Tensor], *, is_tree: bool
+) -> str:
+    """Say what a row of two samples gives otherwise than these one by one; empty for a model without a fault.
+
+    Other tokens in a sample must not change the hidden states of the other one, and other tokens in their prompt must
+    change those of both: attention that looks for samples in positions loses the prompt, and layers with a state run
+    from one sample into the next. That is told by rows of one shape, which round alike; positions, by the samples.
+
+    Args:
+        model: of transformers, wrapped or not.
+        run: of a batch: [2], the log-probability of each sample or its reward, or [1], the sum of both.
+        is_tree: whether the samples share a prompt, in format "tree" or "tree-flex"; else "transformers".
+    """
+    inner: Any = getattr(model, "module", model)
+    sizes = [*(_OF_TREE if is_tree else _OF_ROW)]
+    plain, others = (_made_up(inner.config, first, sum(sizes)) for first in (0, sum(sizes)))
+    prompt, *samples = plain.split(sizes)
+    changed = [slice(sizes[0], sizes[0] + sizes[1]), *([slice(0, sizes[0])] if is_tree else [])]
+    with evaluating(model):
+        with _hidden_states(inner) as hidden:
+            found = run(_two_samples(inner.config, plain, sizes)).flatten().double()
+            for part in changed:
+                ids = torch.cat([plain[: part.start], others[part], plain[part.stop :]])
+                run(_two_samples(inner.config, ids, sizes))
+        before, *after = [states[0].double().split(sizes) for states in hidden]
+        own = [_alone(model, torch.cat([prompt, each]), len(prompt), device) for each in samples]
+    alone, scales = torch.stack(own).T
+    which = f"two samples {'that share a prompt' if is_tree else 'in a row'}"
+    if is_tree and not all(_change(before[sample], after[1][sample]) > _NOISE for sample in (1, 2)):
+        return "other tokens in the prompt of two samples do not change both"
+    if not (leak := _change(before[2], after[0][2])) < _NOISE:
+        return f"other tokens in one of {which} change the other by {leak:.1%}"
+    if len(found) == 1:  # The sum of both.
+        alone, scales = alone.sum(0, keepdim=True), scales.sum(0, keepdim=True)
+    off = float(((found - alone).abs() / scales.max()).max())
+    is_rounded = torch.is_autocast_enabled(device.type)
+    if not off <= (_ROUNDED if is_rounded else _TOLERANCE.get(next(model.parameters()).dtype, _ROUNDED)):
+        return f"{which} give something else than one by one ({off:.1%} off)"
+    return ""
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Try a model while the block runs: without gradients, and with modules as for evaluation."""
+    trains = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, was_training in trains.items():
+            module.training = was_training
+
+
+@contextmanager
+def _hidden_states(model: Any) -> Iterator[list[Tensor]]:
+    """Collect what the decoder of a model gives in each forward pass meanwhile, [1, t, hidden]."""
+    decoder = (model.get_base_model() if hasattr(model, "get_base_model") else model).get_decoder()
+    found: list[Tensor] = []
+    hook = decoder.register_forward_hook(lambda module, given, output: found.append(output.last_hidden_state))
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def _change(before: Tensor, after: Tensor) -> float:
+    """Return the change relative to the greatest number."""
+    return float((before - after).abs().max() / before.abs().max())
+
+
+def _alone(model: nn.Module, ids: Tensor, begin: int, device: torch.device) -> Tensor:
+    """Return float64 [2]: the log-probability of all after token `begin`, or the reward; and such a number's order."""
+    logits: Tensor = model(input_ids=ids[None].to(device), use_cache=False).logits[0].double()
+    if logits.dim() == 1:  # A reward is of the order of 1, and may be 0.
+        return torch.stack([logits[0], 1 + logits[0].abs()])
+    log_probs = logits[:-1].log_softmax(-1).gather(-1, ids[1:, None].to(device))
+    found = log_probs[begin:].sum()
+    return torch.stack([found, found.abs()])
+
+
+def _made_up(config: Any, first: int, length: int) -> Tensor:
+    vocabulary: int = config.get_text_config().vocab_size
+    return torch.arange(first, first + length) * 7919 % vocabulary
+
+
+def _two_samples(config: Any, ids: Tensor, sizes: list[int]) -> dict[str, Any]:
+    """Make a batch of two samples; the loss of each begins with the second token of its own."""
+    total, second = len(ids), sizes[0] + sizes[1]
+    place = torch.arange(total)
+    has_loss = (place >= sizes[0]) & (place != second - 1) & (place != total - 1)
+    trees = two_branches(*sizes)
+    batch = {
+        "input_ids": ids[None],
+        "position_ids": torch.from_numpy(trees.positions())[None],
+        "shift_labels": torch.where(has_loss, ids.roll(-1), -100)[None],
+    }
+    if not sizes[0]:
+        return batch | {"cu_seq_lens_q": torch.tensor([0, second, total], dtype=torch.int32), "max_length_q": second}
+    takes_mask = config._attn_implementation.endswith("flex_attention")
+    return {
+        **batch,
+        **({"attention_mask": row_mask(trees)} if takes_mask else kernel_keys(trees, trees.paths(trees.leaves()))),
+        **{name: torch.from_numpy(values) for name, values in trees._asdict().items()},
+        "loss_weights": has_loss.float(),
+        "token_index": place[has_loss],
+        "segment_id": (place[has_loss] >= second).long(),
+        "last_index": torch.tensor([second - 1, total - 1]),
+        "branch_roles": torch.tensor([CHOSEN, REJECTED]),
+        "item_kinds": torch.tensor([PAIR]),
+        "most_items": 1,
+    }
