@@ -7,12 +7,11 @@
                                   sampler of a StatefulDataLoader that resumes by its own state
     shards/...  --> format/shards.py   memory-mapped packs, numpy views without a copy
                         |
-    parallel/ <---- batch.py      padding, positions, labels, this rank's part of the row -> micro_batch.py;
-                        |         passes.py: the passes over its tokens; pages.py: memory to reuse; trees.py: rows
-                        |         whose samples share prefixes
-                    formats/      one adapter per file: the keys that a trainer expects; transfer.py: from a worker
+    parallel/ <---- batch.py      padding, positions, labels, this rank's part of the row;
+                        |         passes.py: the passes over its tokens; trees.py: rows whose samples share prefixes
+                    formats/      adapters: the keys that a trainer expects; transfer.py: from a worker
                         |
-                    reader.py     packs built into micro-batches, shards fetched ahead
+                    reader.py     the packs of rows, shards fetched ahead
                         |
                     dataset.py    PackedDataset: map-style torch data set, resume state
 

@@ -18,16 +18,7 @@ from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.format.shards import Pack
 from packer_cli.format.trees import Trees
-from packer_cli.loader.passes import (
-    IGNORE_INDEX,
-    align_samples,
-    count_loss_tokens,
-    cut_spans,
-    ramp,
-    with_padding,
-    write_labels,
-    write_positions,
-)
+from packer_cli.loader import passes
 
 
 class RowTrees(NamedTuple):
@@ -112,17 +103,13 @@ SPSharding = Literal[Sharding, "planned"]
 SP_SHARDINGS: tuple[SPSharding, ...] = (*get_args(Sharding), "planned")
 
 
-_Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""`input_ids`, `position_ids`, `labels` and `shift_labels` of a `MicroBatch`."""
-
-
 def round_up(number: int, multiple: int) -> int:
     """Return the least multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple
 
 
 _NONE = np.empty(0, dtype=np.int64)
-_NO_PACK = Pack(-1, 0, _NONE, _NONE, _NONE, np.zeros(1, dtype=np.int32), _NONE, 0, np.empty(0, dtype=np.float32))
+NO_PACK = Pack(-1, 0, _NONE, _NONE, _NONE, np.zeros(1, dtype=np.int32), _NONE, 0, np.empty(0, dtype=np.float32))
 """Pack that a filler is built from."""
 
 
@@ -174,21 +161,25 @@ class BatchBuilder:
         return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
 
     def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
-        """Build the micro-batch of `row`, which reads `pack`. Price: less than two plain copies of its arrays."""
+        """Build the micro-batch of `row`, which reads `pack`. Price: less than two plain copies of its arrays.
+
+        A filler, whose row reads `NO_PACK`, has a few padding tokens, or as many as `pad_to` requires, so that shapes
+        stay fixed.
+        """
         layout = self.layouts[row.group]
         borders = pack.cu_seqlens
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
-        num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
+        num_loss_tokens = passes.count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
         lengths = sample_lengths
         alignment = self.alignment(row)
         if alignment > 1 and self.mask == "document":
-            pack = align_samples(pack, alignment, self.pad_token_id)
+            pack = passes.align_samples(pack, alignment, self.pad_token_id)
             lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
         sharding = self._sharding(layout, pack.cp_sharding)
         least = num_tokens or layout.stage_gpus * FILLER_TOKENS
         length = self.padded_length(least, row, sharding)
-        samples = with_padding(pack.cu_seqlens, length)
+        samples = passes.with_padding(pack.cu_seqlens, length)
         whole = np.array([0, length], dtype=np.int32)
         cu_seqlens, real_lengths = samples, sample_lengths
         longest = max(int(np.maximum.reduce(lengths, initial=0)), length - num_tokens)
@@ -197,15 +188,14 @@ class BatchBuilder:
         places = samples if self.reset_positions else whole
         sliced = self.sp_slice and layout.row_ranks > 1
         row_rank = layout.row_rank(row.place)
-        held: np.ndarray
-        if sliced and sharding != "contiguous":
+        is_run = sliced and sharding == "contiguous"
+        part = length // layout.row_ranks if is_run else length
+        start = row_rank * part if is_run else 0
+        held: np.ndarray = passes.ramp(start + part)[start:]
+        tokens = self._run(pack, places, start, start + part)
+        if sliced and not is_run:
             held = local_indices(cu_seqlens, layout.row_ranks, row_rank, sharding)
-            tokens = self._gather(pack, samples, places, held)
-        else:
-            part = length // layout.row_ranks if sliced else length
-            start = row_rank * part if sliced else 0
-            held = ramp(start + part)[start:]
-            tokens = self._run(pack, places, start, start + part)
+            tokens = [values[held] for values in tokens]
         is_weighted = self.is_weighted and pack.loss_weights is not None
         weights = _weights(pack, held, length) if is_weighted else {}
         return MicroBatch(
@@ -226,13 +216,6 @@ class BatchBuilder:
             sharding=sharding,
             sliced=sliced,
         )
-
-    def filler(self, row: RankRow, epoch: int) -> MicroBatch:
-        """Build the micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
-
-        It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed.
-        """
-        return self.build(_NO_PACK, row, epoch)
 
     def _fixed(self, cu_seqlens: np.ndarray) -> np.ndarray:
         """Return the borders, the last one repeated for segments without tokens, which varlen kernels skip."""
@@ -255,8 +238,8 @@ class BatchBuilder:
         ranks = self.layouts[row.group].row_ranks
         return math.lcm(planned, 2 * ranks) if ranks > 1 else planned
 
-    def _run(self, pack: Pack, places: np.ndarray, start: int, stop: int) -> _Tokens:
-        """Copy the tokens `start` to `stop` of the row as runs, without a gather.
+    def _run(self, pack: Pack, places: np.ndarray, start: int, stop: int) -> list[np.ndarray]:
+        """Copy the tokens `start` to `stop` of the row: `input_ids`, `position_ids`, `labels` and `shift_labels`.
 
         Positions begin at 0 at each of `places`.
         """
@@ -270,46 +253,15 @@ class BatchBuilder:
         input_ids[:real] = ids[start : start + real]
         input_ids[real:] = self.pad_token_id
         real = max(0, min(length + 1, num_tokens - start))
-        labels[real:] = IGNORE_INDEX
+        labels[real:] = passes.IGNORE_INDEX
         if 0 < real < num_tokens:  # Only a part of the tokens is here.
             firsts = firsts[int(firsts.searchsorted(start)) :] - np.int32(start)
             firsts = firsts[: int(firsts.searchsorted(real))]
-            spans = cut_spans(*spans, start, start + real)
+            spans = passes.cut_spans(*spans, start, start + real)
         if real:
-            write_labels(ids[start : start + real], *spans, firsts, labels[:real])
-        write_positions(places, start, positions)
-        return input_ids, positions, labels[:-1], labels[1:]
-
-    def _gather(self, pack: Pack, samples: np.ndarray, places: np.ndarray, indices: np.ndarray) -> _Tokens:
-        """Gather the tokens at `indices`, increasing places in the row.
-
-        Samples begin at `samples`, and positions at 0 at each of `places`, which may be the same array.
-        """
-        num_tokens = len(pack.input_ids)
-        # Find where samples and spans begin among the indices: there are fewer of them to search for than tokens.
-        borders = indices.searchsorted(samples)
-        counts = borders[1:] - borders[:-1]
-        in_sample = indices - samples[:-1].repeat(counts)
-        positions = in_sample
-        if places is not samples:
-            positions = indices - places[:-1].repeat(np.diff(indices.searchsorted(places)))
-
-        input_ids = np.full(len(indices), self.pad_token_id, dtype=np.int64)
-        real = indices[: indices.searchsorted(num_tokens)]
-        ids = pack.input_ids[real]
-        input_ids[: len(real)] = ids
-
-        labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
-        firsts = np.flatnonzero(in_sample[: len(real)] == 0)
-        spans = real.searchsorted(pack.loss_starts), real.searchsorted(pack.loss_stops)
-        write_labels(ids, *spans, firsts, labels[: len(real)])
-
-        shift_labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
-        following = indices[: indices.searchsorted(num_tokens - 1)] + 1
-        lasts = np.flatnonzero(following == samples[1:].repeat(counts)[: len(following)])
-        spans = following.searchsorted(pack.loss_starts), following.searchsorted(pack.loss_stops)
-        write_labels(pack.input_ids[following], *spans, lasts, shift_labels[: len(following)])
-        return input_ids, positions, labels, shift_labels
+            passes.write_labels(ids[start : start + real], *spans, firsts, labels[:real])
+        passes.write_positions(places, start, positions)
+        return [input_ids, positions, labels[:-1], labels[1:]]
 
 
 def _weights(pack: Pack, held: np.ndarray, length: int) -> dict[str, Any]:

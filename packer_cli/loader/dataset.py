@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from packer_cli.format.constants import Mask
 from packer_cli.format.epochs import parse_state
 from packer_cli.format.layout import Layout
+from packer_cli.format.ranks import RankRows
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.options import (
@@ -21,7 +22,6 @@ from packer_cli.loader.options import (
     check_choice,
     check_lockstep,
     check_rank,
-    check_tokens,
     check_tree_format,
     choose_mask,
     choose_max_segments,
@@ -29,7 +29,7 @@ from packer_cli.loader.options import (
     require_held_out,
     require_pairs,
 )
-from packer_cli.loader.reader import MicroBatchReader
+from packer_cli.loader.reader import ShardReader
 from packer_cli.loader.resume import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.storage import Verify, choose_pad_token, open_set
 from packer_cli.remote.local import CACHE_BYTES
@@ -207,7 +207,7 @@ class PackedDataset(Dataset[Any]):
         )
         takes_weights = self._format.takes_weights
         self._is_weighted = choose_weights(manifest, loss_weights, format, name, takes_weights=takes_weights)
-        builder = self._format.builder(
+        self._builder = self._format.builder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
             pad_token_id=choose_pad_token(manifest, pad_token_id),
@@ -220,10 +220,9 @@ class PackedDataset(Dataset[Any]):
             is_weighted=self._is_weighted,
             max_segments=choose_max_segments(manifest, max_segments, chosen, name),
         )
-        check_tokens(manifest, self._storage, name)
-        self._reader = MicroBatchReader(self._storage, manifest, builder, prefetch)
+        self._shards = ShardReader(self._storage, manifest, prefetch)
         if verify == "full":
-            self._reader.shards.check_all()
+            self._shards.check_all()
 
     def require_pairs(self) -> None:
         """Raise ConfigError unless all items are pairs that count alike, for losses of preference pairs."""
@@ -285,13 +284,13 @@ class PackedDataset(Dataset[Any]):
                 f"iteration {i} is asked for, and the loaded state goes on at {self._place.unused}: give DataLoader "
                 "sampler=ds.remaining() or ds.sampler(), without shuffle, Subset or prepare; or iterate over ds itself"
             )
-        item: Any
-        if self._lockstep:
-            item = self._format.adapt(self._reader.read(rows, i))
-        else:
-            item = [self._format.adapt(self._reader.read(rows, number)) for number in rows.rows_of(i)]
+        item = self._batch(rows, i) if self._lockstep else [self._batch(rows, number) for number in rows.rows_of(i)]
         self._place.next = i + 1
         return item
+
+    def _batch(self, rows: RankRows, number: int) -> Any:
+        row, pack = self._shards.read_row(rows, number)
+        return self._format.adapt(self._builder.build(pack, row, rows.epoch))
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate from `position`, or from 0 if at the end, to the end of the epoch; moves `position`."""
@@ -300,7 +299,7 @@ class PackedDataset(Dataset[Any]):
 
     def iter_from(self, i: int) -> Iterator[Any]:
         """Iterate from iteration `i` to the end of the epoch; moves `position`."""
-        i, self._place.unused = _as_iteration(i, len(self)), 0
+        i, self._place.unused = as_integer("iteration", i, least=0, most=len(self)), 0
         return self._iterate(i)
 
     def _iterate(self, i: int) -> Iterator[Any]:
@@ -327,14 +326,14 @@ class PackedDataset(Dataset[Any]):
     def step_of(self, i: int) -> int:
         """Return the optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
         rows = self._place.rows
-        return rows.step_of(_as_iteration(i, len(rows)))
+        return rows.step_of(as_integer("iteration", i, least=0, most=len(rows)))
 
     def predicted_seconds(self, i: int) -> float | None:
         """Return the predicted seconds of the whole step of iteration `i`.
 
         None if the set was planned without a model of the GPUs (`hbpack pack --model M --gpu G`, or `--profile P`).
         """
-        i = _as_iteration(i, len(self) - 1)
+        i = as_integer("iteration", i, least=0, most=len(self) - 1)
         seconds = self._place.rows.columns.get("step_seconds")
         return None if seconds is None else float(seconds[self._place.rows.firsts[i]])
 
@@ -352,8 +351,8 @@ class PackedDataset(Dataset[Any]):
         object returned, which is only right without workers.
         """
         rows = self._place.rows
-        i = self._place.next if iteration is None else _as_iteration(iteration, len(rows))
-        return self._place.state(rows, i)
+        i = self._place.next if iteration is None else iteration
+        return self._place.state(rows, as_integer("iteration", i, least=0, most=len(rows)))
 
     def begins_at(self, state: dict[str, Any]) -> bool:
         """Whether this set was rebalanced where the run of `state` stopped: then it begins there, and loads no state.
@@ -382,11 +381,4 @@ class PackedDataset(Dataset[Any]):
 
         Call it before you move or remove the cache of a remote set in a running process. Batches remain valid.
         """
-        self._reader.close()
-
-
-def _as_iteration(given: Any, last: int) -> int:
-    i = as_integer("iteration", given)
-    if not 0 <= i <= last:
-        raise ValueError(f"iteration is {i}: it must be from 0 to {last}")
-    return i
+        self._shards.close()

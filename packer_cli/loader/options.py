@@ -11,27 +11,33 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.constants import Mask
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader.batch import BatchBuilder
-from packer_cli.loader.storage import Storage
 
 
-def as_integer(name: str, value: Any, example: str = "", *, least: int | None = None) -> int:
+def as_integer(name: str, value: Any, example: str = "", *, least: int | None = None, most: int | None = None) -> int:
     """Return an argument as an integer; accept those of numpy and torch.
 
     Args:
         example: an expression to suggest if the value is text, such as from the environment.
-        least: what it must not be below.
+        least, most: what it must not be below, or above.
 
     Raises:
         TypeError: it is not an integer.
-        ValueError: it is below the least.
+        ValueError: it is below the least, or above the most.
     """
     try:
         number = operator.index(value)
     except TypeError:
         remedy = f"; write {example or f'int({value!r})'}" if isinstance(value, str) else ""
         raise TypeError(f"{name} is {value!r}: it must be an integer{remedy}") from None
-    if least is not None and number < least:
-        raise ValueError(f"{name} is {number}: it must {f'be at least {least}' if least else 'not be negative'}")
+    if (least is not None and number < least) or (most is not None and number > most):
+        rule = (
+            f"be from {least} to {most}"
+            if most is not None
+            else f"be at least {least}"
+            if least
+            else "not be negative"
+        )
+        raise ValueError(f"{name} is {number}: it must {rule}")
     return number
 
 
@@ -132,9 +138,7 @@ def check_rank(rank: Any, world_size: Any, manifest: Manifest, name: str) -> tup
                 f"its rows need a multiple of {multiple} GPUs; train on so many, or plan again with other --groups"
             )
         raise ConfigError(f"{name} was planned for {manifest.num_gpus} GPUs, but world_size is {world_size}: {remedy}")
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank}: it must be from 0 to {world_size - 1}")
-    return rank, world_size
+    return as_integer("rank", rank, least=0, most=world_size - 1), world_size
 
 
 def check_lockstep(lockstep: bool, manifest: Manifest, name: str) -> bool:
@@ -219,13 +223,4 @@ def require_held_out(validation: Manifest, training: Manifest, name: str) -> Non
             f"{name} holds {validation.counts.samples} samples that were set aside, and {number} of them are in the "
             "training set; evaluate on that set's own validation set, or plan the training set with --validation "
             f"{validation.planned.validation}"
-        )
-
-
-def check_tokens(manifest: Manifest, storage: Storage, path: str) -> None:
-    """Raise ConfigError for a remote set whose shards leave the tokens in the token store."""
-    if manifest.tokens and storage.is_remote:
-        raise ConfigError(
-            f"{path} was written with --index-only, so it is read from a local folder; copy it there, or write it "
-            "again with hbpack write --no-index-only"
         )

@@ -1,4 +1,4 @@
-"""Reads the micro-batches of a rank: packs from memory-mapped shards, as views without copies, built into batches.
+"""Reads the packs of a rank from memory-mapped shards, as views without copies.
 
 Price: opening a shard takes about a millisecond; then a pack is four slices of the file, 4 us, or 10 us for the first
 of its record batch (16 packs). Views use no memory beyond the page cache, so memory stays flat however many packs are
@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
-from packer_cli.format.checksums import require_damage
+from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.entries import ShardInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
-from packer_cli.format.ranks import RankRows
+from packer_cli.format.ranks import RankRow, RankRows
 from packer_cli.format.shards import IndexFile, Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
-from packer_cli.loader.batch import BatchBuilder, MicroBatch
+from packer_cli.loader.batch import NO_PACK
 from packer_cli.loader.storage import Storage
 from packer_cli.remote.cache import KeptFile
 
@@ -42,9 +41,7 @@ class _Open:
         self.close = kept.close  # Allows a cache to remove the shard.
 
     def read(self, row: int) -> Pack:
-        """Read the pack in a row. Raises FormatError if there is none, or not the one that was written."""
-        if row >= len(self._is_checked):
-            raise FormatError(f"no row {row}")
+        """Read the pack in a row of those that should be there. Raises FormatError unless it was written there."""
         if not self._is_checked[row]:
             self._require_whole()
         pack = self._file.read(row)
@@ -73,12 +70,16 @@ class ShardReader:
     Not safe for several threads at once. Pickles to its arguments; a forked process opens its own files.
     """
 
-    def __init__(self, storage: Storage, manifest: Manifest) -> None:
-        """Open nothing yet."""
-        self.storage, self.manifest = storage, manifest
+    def __init__(self, storage: Storage, manifest: Manifest, prefetch: int = 0) -> None:
+        """Open nothing yet.
+
+        Args:
+            prefetch: how many shards to fetch ahead, if they are remote.
+        """
+        self.storage, self.manifest, self._prefetch = storage, manifest, prefetch
         self._columns = [name for name in Pack._fields if name in manifest.schema.names]
         self._parts = TokenParts(
-            lambda part: _map(storage.open_shard(part, self.close)), manifest.tokens, is_weighted=manifest.is_weighted
+            lambda part: _map(storage.open_shard(part, self._close)), manifest.tokens, is_weighted=manifest.is_weighted
         )
         self._forget()
 
@@ -88,12 +89,33 @@ class ShardReader:
         self._files: OrderedDict[tuple[int, int], _Open] = OrderedDict()
 
     def close(self) -> None:
-        """Close all shards; reading opens them again."""
+        """Close all shards, and wait for one that is being fetched; reading opens them again."""
+        self.storage.stop()
+        self._close()
+
+    def _close(self) -> None:
         while self._files:
             self._files.popitem()[1].close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShardReader, (self.storage, self.manifest)
+        return ShardReader, (self.storage, self.manifest, self._prefetch)
+
+    def read_row(self, rows: RankRows, number: int) -> tuple[RankRow, Pack]:
+        """Read row `number` of a rank, and its pack, or that of a filler; fetch the shards that follow.
+
+        Raises:
+            FormatError: as `read`.
+        """
+        row = rows.row(number)
+        if row.shard < 0:
+            return row, NO_PACK
+        fetches = self._prefetch and self.storage.cache is not None and not self._is_open(row.group, row.shard)
+        pack = self.read(row.group, row.shard, row.row)
+        if fetches:
+            places = next_shards(rows, number, self._prefetch + self.storage.files_kept)
+            others = [place for place in places if not self._is_open(*place)][: self._prefetch]
+            self.storage.prefetch([self._entry(*place) for place in others])
+        return row, pack
 
     def read(self, group: int, shard: int, row: int) -> Pack:
         """Read the pack in `row` of shard number `shard` of group number `group`.
@@ -118,38 +140,32 @@ class ShardReader:
             self._try_again(self._entry(group, shard), str(error))
         return self.read(group, shard, row)
 
-    def is_open(self, group: int, shard: int) -> bool:
-        """Whether a shard is open."""
+    def _is_open(self, group: int, shard: int) -> bool:
         return (group, shard) in self._files and self._pid == os.getpid()
 
     def check_all(self) -> None:
         """Check every shard of the set and every part of the token store that they need, and open each shard."""
         for part in self.manifest.tokens:
             try:
-                why = self.storage.find_damage(part)
+                why = find_damage(inside(self.storage.root, part.path), part.num_bytes, part.xxh3)
             except ValueError as error:
                 why = str(error)
             if why is not None:
                 name = self.storage.name(part.path)
                 raise FormatError(f"token store part {name!r} is damaged ({why}); run hbpack pack again")
         for entry in self.manifest.shards:
-            while True:
-                with self._naming(entry):
-                    why = self.storage.find_damage(entry)
-                if why is None:
-                    break
-                self._try_again(entry, why)
-            self._open(entry).close()
+            self._open(entry, is_whole_checked=True).close()
 
-    def prefetch(self, places: list[tuple[int, int]]) -> None:
-        """Fetch shards, as (group, shard), in the background."""
-        self.storage.prefetch([self._entry(*place) for place in places])
-
-    def _open(self, entry: ShardInfo) -> _Open:
+    def _open(self, entry: ShardInfo, *, is_whole_checked: bool = False) -> _Open:
         while True:
-            with self._naming(entry):
-                kept = self.storage.open_shard(entry, self.close)
             try:
+                kept = self.storage.open_shard(entry, self._close)
+            except (OSError, ValueError, FormatError) as error:
+                require_damage(error)
+                raise self._damaged(entry, error) from None
+            try:
+                if is_whole_checked and (damage := find_damage(kept.path, entry.num_bytes, entry.xxh3)):
+                    raise FormatError(damage)
                 source = pa.BufferReader(_map(kept))
                 file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source, self._columns)
                 why = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
@@ -170,15 +186,6 @@ class ShardReader:
     def _entry(self, group: int, shard: int) -> ShardInfo:
         return self.manifest.groups[group].shards[shard]
 
-    @contextmanager
-    def _naming(self, entry: ShardInfo) -> Iterator[None]:
-        """Name a shard in errors while it is fetched, or looked for."""
-        try:
-            yield
-        except (OSError, ValueError, FormatError) as error:
-            require_damage(error)
-            raise self._damaged(entry, error) from None
-
     def _damaged(self, entry: ShardInfo, why: object) -> FormatError:
         file = self.storage.name(entry.path)
         return FormatError(f"shard {file!r} is damaged or incomplete ({why}); {self.storage.remedy}")
@@ -187,38 +194,6 @@ class ShardReader:
 def _map(file: KeptFile) -> pa.Buffer:
     """Map the file's bytes, which need no open file."""
     return pa.memory_map(str(file.path)).read_buffer()
-
-
-class MicroBatchReader:
-    """The micro-batches of a packed set, by their rows. Pickles; a forked process opens its own files."""
-
-    def __init__(self, storage: Storage, manifest: Manifest, builder: BatchBuilder, prefetch: int) -> None:
-        """Open nothing.
-
-        Args:
-            prefetch: how many shards to fetch ahead, if they are remote.
-        """
-        self._storage = storage
-        self._builder = builder
-        self.shards = ShardReader(storage, manifest)
-        self._prefetch = prefetch if storage.is_remote else 0
-
-    def read(self, rows: RankRows, number: int) -> MicroBatch:
-        """Read the micro-batch of row `number`. Raises FormatError if its shard is damaged."""
-        row = rows.row(number)
-        if row.shard < 0:
-            return self._builder.filler(row, rows.epoch)
-        is_open = not self._prefetch or self.shards.is_open(row.group, row.shard)
-        pack = self.shards.read(row.group, row.shard, row.row)
-        if not is_open:  # Fetch the shards that follow.
-            places = next_shards(rows, number, self._prefetch + self._storage.files_kept)
-            self.shards.prefetch([place for place in places if not self.shards.is_open(*place)][: self._prefetch])
-        return self._builder.build(pack, row, rows.epoch)
-
-    def close(self) -> None:
-        """Close the files, and wait for a shard that is being fetched; reading opens files again."""
-        self._storage.stop()
-        self.shards.close()
 
 
 _LOOK_AHEAD = 4096

@@ -44,7 +44,7 @@ class Place:
         # In shared memory, so that set_epoch reaches persistent workers.
         self._shared_epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._epoch_view = self._shared_epoch.numpy()
-        self._epoch_view[0] = _check_epoch(epoch)
+        self._epoch_view[0] = as_integer("epoch", epoch, least=0, most=MAX_EPOCH)
         self.has_sampler = False
         """Whether a `PackedSampler` was iterated, so that a StatefulDataLoader may be restored."""
         self._begin()
@@ -85,7 +85,7 @@ class Place:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to iteration 0 of `epoch`; the position does not change if this is the current epoch."""
-        epoch = _check_epoch(epoch)
+        epoch = as_integer("epoch", epoch, least=0, most=MAX_EPOCH)
         if epoch != self.rows.epoch:
             self._loaded = self._read(epoch)
             self._epoch_view[0] = epoch
@@ -134,7 +134,7 @@ class PackedSampler(Sampler[int]):
     def __init__(self, place: Place, name: str) -> None:
         self._place = place
         self._name = name
-        self._pass = _Pass(place)
+        self._rows, self._next = place.rows, place.first
 
     def __len__(self) -> int:
         """Count the iterations of the whole epoch, even if fewer are left."""
@@ -143,12 +143,31 @@ class PackedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """Begin a pass. Its start is fixed now, not at its first index, since torchdata may save it before."""
         self._place.has_sampler, self._place.unused = True, 0
-        self._pass = _Pass(self._place)
-        return self._pass
+        self._rows, self._next = self._place.rows, self._place.first
+        return self._draw(self._rows, self._next)
+
+    def _draw(self, rows: RankRows, begin: int) -> Iterator[int]:
+        epoch = rows.epoch
+        self._require_epoch(epoch)
+        self._place.begin_pass()
+        if begin and begin == len(rows):
+            warnings.warn(
+                f"epoch {epoch} was over when the loader's state was saved, so no batch is left; "
+                f"call set_epoch({epoch + 1}) to continue",
+                stacklevel=2,
+            )
+        for i in range(begin, len(rows)):
+            self._next = i + 1
+            yield i
+            self._require_epoch(epoch)
+
+    def _require_epoch(self, epoch: int) -> None:
+        if self._place.epoch != epoch:
+            raise RuntimeError(f"epoch {self._place.epoch} was set while iterating over epoch {epoch}: iterate again")
 
     def state_dict(self) -> dict[str, Any]:
         """Return a state of the data set; torchdata calls this for each index that it draws for workers."""
-        return self._place.state(self._pass.rows, self._pass.next)
+        return self._place.state(self._rows, self._next)
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Limit the next pass to the rest of a state's epoch, which may be empty.
@@ -171,35 +190,6 @@ class PackedSampler(Sampler[int]):
         # If the state was saved after the loop over an epoch had ended, torchdata begins two passes: one with the
         # state, and then a new one. Neither may repeat the epoch.
         self._place.resume_at(iteration, num_passes=2 if iteration and is_over else 1)
-
-
-class _Pass(Iterator[int]):
-    """One pass over the rest of an epoch."""
-
-    def __init__(self, place: Place) -> None:
-        self.rows = place.rows
-        self.next = place.first
-        """The iteration after the last one drawn."""
-        self._place = place
-        self._has_begun = False
-
-    def __next__(self) -> int:
-        epoch = self.rows.epoch
-        if self._place.epoch != epoch:
-            raise RuntimeError(f"epoch {self._place.epoch} was set while iterating over epoch {epoch}: iterate again")
-        if not self._has_begun:
-            self._has_begun = True
-            self._place.begin_pass()
-            if self.next and self.next == len(self.rows):
-                warnings.warn(
-                    f"epoch {epoch} was over when the loader's state was saved, so no batch is left; "
-                    f"call set_epoch({epoch + 1}) to continue",
-                    stacklevel=2,
-                )
-        if self.next >= len(self.rows):
-            raise StopIteration
-        self.next += 1
-        return self.next - 1
 
 
 def is_left_to_sampler(place: Place) -> bool:
@@ -290,10 +280,3 @@ def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> Format
         f"{begin} at another place (epoch {origin.epoch}, step {origin.step}): save this state as JSON, run "
         f"hbpack rebalance --gpus {manifest.num_gpus} --state FILE, and then do not load a state"
     )
-
-
-def _check_epoch(epoch: int) -> int:
-    epoch = as_integer("epoch", epoch, least=0)
-    if epoch > MAX_EPOCH:
-        raise ValueError(f"epoch is {epoch}: it must be at most {MAX_EPOCH}")
-    return epoch

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from packer_cli.errors import ConfigError, FormatError
-from packer_cli.format.checksums import find_damage, inside
+from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo
 from packer_cli.format.folder import SetFolder
@@ -29,56 +29,13 @@ Verify = Literal["none", "lazy", "full"]
 
 
 class Storage(SetFolder):
-    """The files of a packed set in a folder. It pickles."""
+    """The files of a packed set in a folder, or below a URL, with its shards behind a cache. It pickles."""
 
-    files_kept = 32
-    """Most shards that a reader should keep open."""
-    is_remote = False
-
-    def __init__(self, root: Path, verify: Verify) -> None:
+    def __init__(self, root: Path, verify: Verify, cache: FileCache | None = None) -> None:
         super().__init__(root)
-        self.verify = verify
-
-    def open_shard(self, entry: FileInfo, release: Callable[[], None]) -> KeptFile:
-        """Open a shard, or this node's copy, which stays until it is closed.
-
-        Raises:
-            OSError, ValueError, FormatError: it is missing, has another size, or cannot be fetched as it was written.
-
-        Args:
-            release: closes all shards that the caller has open, if there is no room for another.
-        """
-        file = inside(self.root, entry.path)
-        num_bytes = os.stat(file).st_size
-        if num_bytes != entry.num_bytes:
-            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
-        return KeptFile(file)
-
-    def find_damage(self, entry: FileInfo) -> str | None:
-        """Say what is wrong with a shard's bytes; None where they are as written. Price: one read, some GB/s."""
-        return find_damage(inside(self.root, entry.path), entry.num_bytes, entry.xxh3)
-
-    def discard(self, entry: FileInfo) -> bool:
-        """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
-        return False
-
-    def prefetch(self, entries: Sequence[FileInfo]) -> None:
-        """Fetch the shards to read next, in the background; of a folder, the page cache does."""
-
-    def stop(self) -> None:
-        """Stop fetching in the background, and wait for the shard that is being fetched."""
-
-
-class RemoteStorage(Storage):
-    """Files below a URL, shards behind a cache; a forked process has threads and locks of its own."""
-
-    files_kept = 8
-    is_remote = True
-
-    def __init__(self, url: str, cache: FileCache, verify: Verify, options: dict[str, Any]) -> None:
-        open_system(url, options)  # Its errors name the set.
-        super().__init__(cast("Path", RemotePath(url, options)), verify)
-        self.cache = cache
+        self.verify, self.cache = verify, cache
+        self.files_kept = 32 if cache is None else 8
+        """Most shards that a reader should keep open."""
         self._reset()
 
     def _reset(self) -> None:
@@ -87,31 +44,37 @@ class RemoteStorage(Storage):
         self._wanted: list[FileInfo] = []
         self._thread: threading.Thread | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Storage, (self.root, self.verify, self.cache)
 
     def open_shard(self, entry: FileInfo, release: Callable[[], None]) -> KeptFile:
-        """Fetch a shard to the cache if it is not there."""
-        self._own()
-        return self.cache.open(_cached(entry), entry.num_bytes, self._fill(entry), release)
+        """Open a shard, or this node's copy, fetched if it is not there, which stays until it is closed.
 
-    def find_damage(self, entry: FileInfo) -> str | None:
-        """Find the damage of this node's copy of a shard."""
-        with closing(self.open_shard(entry, lambda: None)) as file:
-            return find_damage(file.path, entry.num_bytes, entry.xxh3)
+        Raises:
+            OSError, ValueError, FormatError: it is missing, has another size, or cannot be fetched as it was written.
+
+        Args:
+            release: closes all shards that the caller has open, if there is no room for another.
+        """
+        if self.cache is not None:
+            return self.cache.open(*self._copy(entry), release)
+        file = inside(self.root, entry.path)
+        num_bytes = os.stat(file).st_size
+        if num_bytes != entry.num_bytes:
+            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
+        return KeptFile(file)
 
     def discard(self, entry: FileInfo) -> bool:
-        """Remove a shard from the cache."""
-        self.cache.discard(_cached(entry))
+        """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
+        if self.cache is None:
+            return False
+        self.cache.discard(self._copy(entry)[0])
         return True
 
     def prefetch(self, entries: Sequence[FileInfo]) -> None:
         """Fetch shards on a thread, which ends when none are left; replaces those requested before."""
-        self._own()
+        if self._pid != os.getpid():  # A forked process has threads and locks of its own.
+            self._reset()
         with self._lock:
             self._wanted = [*entries]
             if self._wanted and self._thread is None:
@@ -119,7 +82,7 @@ class RemoteStorage(Storage):
                 self._thread.start()
 
     def stop(self) -> None:
-        """Stop prefetching and wait for the thread, if this process started it: threads do not survive a fork."""
+        """Stop fetching in the background, and wait for the shard that is being fetched, if by this process."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -129,28 +92,20 @@ class RemoteStorage(Storage):
             thread.join()
 
     def _fetch_wanted(self) -> None:
+        assert self.cache is not None
         while True:
             with self._lock:
                 if not self._wanted:
                     self._thread = None
                     return
                 entry = self._wanted.pop(0)
-            try:
-                self.cache.fetch(_cached(entry), entry.num_bytes, self._fill(entry))
-            except Exception:  # Reading the shard will meet the error again, and report it.
-                continue
+            with suppress(Exception):  # Reading the shard will meet the error again, and report it.
+                self.cache.fetch(*self._copy(entry))
 
-    def _own(self) -> None:
-        """Forget the threads and locks of the process that this one was forked from."""
-        if self._pid != os.getpid():
-            self._reset()
-
-    def _fill(self, entry: FileInfo) -> Callable[[int], None]:
-        return filler(cast("RemotePath", self.root / entry.path), entry.num_bytes, entry.xxh3)
-
-
-def _cached(entry: FileInfo) -> str:
-    return cached_name(entry.xxh3, entry.num_bytes)
+    def _copy(self, entry: FileInfo) -> tuple[str, int, Callable[[int], None]]:
+        """Return the name and size of a shard in the cache, and what writes it there."""
+        fill = filler(cast("RemotePath", self.root / entry.path), entry.num_bytes, entry.xxh3)
+        return cached_name(entry.xxh3, entry.num_bytes), entry.num_bytes, fill
 
 
 def open_set(
@@ -167,10 +122,13 @@ def open_set(
 
     Raises:
         FormatError: there is none, it is damaged, or this release cannot read it.
+        ConfigError: it is remote, and its shards leave the tokens in the token store.
     """
     if is_url(path):
+        url, options = str(path).rstrip("/"), storage_options or {}
+        open_system(url, options)  # Its errors name the set.
         cache = FileCache(default_cache_dir() if cache_dir is None else Path(cache_dir), cache_bytes)
-        storage: Storage = RemoteStorage(str(path).rstrip("/"), cache, verify, storage_options or {})
+        storage = Storage(cast("Path", RemotePath(url, options)), verify, cache)
     elif Path(path).is_dir():
         storage = Storage(Path(path), verify)
     else:
@@ -187,7 +145,13 @@ def open_set(
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise FormatError(f"{file!r} cannot be read ({why}); {storage.remedy}") from None
-    return storage, parse_manifest(data, file, storage.remedy, compares=verify != "none")
+    manifest = parse_manifest(data, file, storage.remedy, compares=verify != "none")
+    if manifest.tokens and storage.cache is not None:
+        raise ConfigError(
+            f"{str(path)!r} was written with --index-only, so it is read from a local folder; copy it there, or write "
+            "it again with hbpack write --no-index-only"
+        )
+    return storage, manifest
 
 
 def choose_pad_token(manifest: Manifest, pad_token_id: int | None) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.batch import NO_PACK
 from packer_cli.loader.formats import get_format
 from tests.loader.packed_set import group_of
 from tests.naive.trees import Branch, pack_of
@@ -64,7 +65,7 @@ def make_batch(pairs: list[Pair], row: RankRow, first: int = 0) -> Any:
         pad_to="multiple", pad_to_multiple_of=1, pad_token_id=0, sp_slice=True, groups=(group_of(4096, 1),)
     )
     if not pairs:
-        return format.adapt(builder.filler(row, 0))
+        return format.adapt(builder.build(NO_PACK, row, 0))
     items, roles = [item_of(pair) for pair in pairs], [[0, 1] for _ in pairs]
     for item, of_item in zip(items[::2], roles[::2], strict=True):
         item.reverse()

@@ -101,7 +101,7 @@ def test_closing_a_local_set_lets_go_of_its_files(packed: Any) -> None:
     data = PackedDataset(packed.path, 0, 2)
     expected = batches(data)
     data.close()
-    assert not data._reader.shards._files
+    assert not data._shards._files
     assert_same(batches(data), expected)
 
 

@@ -30,7 +30,7 @@ def test_arguments(own_set: Any, make_set: Any) -> None:
         assert message(ValueError, path, 0, number) == f"world_size is {number}: it must be at least 1"
     assert message(ValueError, path, 2, 2) == "rank is 2: it must be from 0 to 1"
     assert message(ValueError, path, -1, 2) == "rank is -1: it must be from 0 to 1"
-    assert message(ValueError, path, 0, 2, -1) == "epoch is -1: it must not be negative"
+    assert message(ValueError, path, 0, 2, -1) == "epoch is -1: it must be from 0 to 2147483647"
     assert message(ValueError, path, format="nemo") == (
         "unknown batch format 'nemo'; known: "
         "transformers, flash-attn, torchtitan, megatron, megatron-thd, deepspeed, torchtune, tree, tree-flex, pairs"
@@ -104,7 +104,7 @@ def test_the_greatest_epoch(own_set: Any) -> None:
     ds = PackedDataset(own_set.path, 0, 2, MAX_EPOCH)
     assert [batch["epoch"] for batch in ds] == [MAX_EPOCH] * len(ds)
     for epoch in (2**31, 2**63, 10**20):
-        expected = f"epoch is {epoch}: it must be at most 2147483647"
+        expected = f"epoch is {epoch}: it must be from 0 to 2147483647"
         assert message(ValueError, own_set.path, 0, 2, epoch) == expected
         with pytest.raises(ValueError, match=f"^{expected}$"):
             ds.set_epoch(epoch)
