@@ -15,23 +15,11 @@ from packer_cli.format.constants import Mask
 from packer_cli.format.epochs import parse_state
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRows
+from packer_cli.loader import options
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
-from packer_cli.loader.options import (
-    as_integer,
-    check_choice,
-    check_lockstep,
-    check_rank,
-    check_tree_format,
-    choose_mask,
-    choose_max_segments,
-    choose_weights,
-    require_held_out,
-    require_pairs,
-)
-from packer_cli.loader.reader import ShardReader
 from packer_cli.loader.resume import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
-from packer_cli.loader.storage import Verify, choose_pad_token, open_set
+from packer_cli.loader.storage import ShardReader, Verify, choose_pad_token, open_set
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url
 
@@ -176,27 +164,27 @@ class PackedDataset(Dataset[Any]):
         self._format = get_format(format)
         # What can be wrong before anything is read.
         if sp_sharding is not None:
-            check_choice("sp_sharding", sp_sharding, SP_SHARDINGS)
-        check_choice("pad_to", pad_to, get_args(PadTo))
-        as_integer("pad_to_multiple_of", pad_to_multiple_of, least=1)
+            options.check_choice("sp_sharding", sp_sharding, SP_SHARDINGS)
+        options.check_choice("pad_to", pad_to, get_args(PadTo))
+        options.as_integer("pad_to_multiple_of", pad_to_multiple_of, least=1)
         if pad_token_id is not None:
-            as_integer("pad_token_id", pad_token_id)
-        check_choice("verify", verify, get_args(Verify))
-        as_integer("cache_bytes", cache_bytes, "64 * 2**30", least=0)
-        as_integer("prefetch", prefetch, least=0)
+            options.as_integer("pad_token_id", pad_token_id)
+        options.check_choice("verify", verify, get_args(Verify))
+        options.as_integer("cache_bytes", cache_bytes, "64 * 2**30", least=0)
+        options.as_integer("prefetch", prefetch, least=0)
         self.path = str(path) if is_url(path) else Path(path)
         self._storage, manifest = open_set(
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
         )
         self._manifest, name = manifest, repr(str(self.path))
-        self._lockstep = check_lockstep(lockstep, manifest, name)
-        self.rank, self.world_size = check_rank(rank, world_size, manifest, name)
-        chosen, resets = choose_mask(
+        self._lockstep = options.check_lockstep(lockstep, manifest, name)
+        self.rank, self.world_size = options.check_rank(rank, world_size, manifest, name)
+        chosen, resets = options.choose_mask(
             manifest, mask, reset_positions, format, positions_are_borders=self._format.positions_are_borders
         )
         epoch = manifest.first_epoch if epoch is None else epoch
         self._place = Place(self._storage, manifest, self.rank, epoch)
-        check_tree_format(
+        options.check_tree_format(
             manifest,
             format,
             self._format.builder,
@@ -206,7 +194,7 @@ class PackedDataset(Dataset[Any]):
             is_plain=chosen == "document" and resets and max_segments is None,
         )
         takes_weights = self._format.takes_weights
-        self._is_weighted = choose_weights(manifest, loss_weights, format, name, takes_weights=takes_weights)
+        self._is_weighted = options.choose_weights(manifest, loss_weights, format, name, takes_weights=takes_weights)
         self._builder = self._format.builder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
@@ -218,7 +206,7 @@ class PackedDataset(Dataset[Any]):
             mask=chosen,
             reset_positions=resets,
             is_weighted=self._is_weighted,
-            max_segments=choose_max_segments(manifest, max_segments, chosen, name),
+            max_segments=options.choose_max_segments(manifest, max_segments, chosen, name),
         )
         self._shards = ShardReader(self._storage, manifest, prefetch)
         if verify == "full":
@@ -226,11 +214,11 @@ class PackedDataset(Dataset[Any]):
 
     def require_pairs(self) -> None:
         """Raise ConfigError unless all items are pairs that count alike, for losses of preference pairs."""
-        require_pairs(self._manifest, repr(str(self.path)), is_weighted=self._is_weighted)
+        options.require_pairs(self._manifest, repr(str(self.path)), is_weighted=self._is_weighted)
 
     def require_held_out(self, training: PackedDataset) -> None:
         """Raise ConfigError if `training` has samples of this validation set, for evaluation."""
-        require_held_out(self._manifest, training._manifest, repr(str(self.path)))
+        options.require_held_out(self._manifest, training._manifest, repr(str(self.path)))
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -299,7 +287,7 @@ class PackedDataset(Dataset[Any]):
 
     def iter_from(self, i: int) -> Iterator[Any]:
         """Iterate from iteration `i` to the end of the epoch; moves `position`."""
-        i, self._place.unused = as_integer("iteration", i, least=0, most=len(self)), 0
+        i, self._place.unused = options.as_integer("iteration", i, least=0, most=len(self)), 0
         return self._iterate(i)
 
     def _iterate(self, i: int) -> Iterator[Any]:
@@ -326,14 +314,14 @@ class PackedDataset(Dataset[Any]):
     def step_of(self, i: int) -> int:
         """Return the optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
         rows = self._place.rows
-        return rows.step_of(as_integer("iteration", i, least=0, most=len(rows)))
+        return rows.step_of(options.as_integer("iteration", i, least=0, most=len(rows)))
 
     def predicted_seconds(self, i: int) -> float | None:
         """Return the predicted seconds of the whole step of iteration `i`.
 
         None if the set was planned without a model of the GPUs (`hbpack pack --model M --gpu G`, or `--profile P`).
         """
-        i = as_integer("iteration", i, least=0, most=len(self) - 1)
+        i = options.as_integer("iteration", i, least=0, most=len(self) - 1)
         seconds = self._place.rows.columns.get("step_seconds")
         return None if seconds is None else float(seconds[self._place.rows.firsts[i]])
 
@@ -352,7 +340,7 @@ class PackedDataset(Dataset[Any]):
         """
         rows = self._place.rows
         i = self._place.next if iteration is None else iteration
-        return self._place.state(rows, as_integer("iteration", i, least=0, most=len(rows)))
+        return self._place.state(rows, options.as_integer("iteration", i, least=0, most=len(rows)))
 
     def begins_at(self, state: dict[str, Any]) -> bool:
         """Whether this set was rebalanced where the run of `state` stopped: then it begins there, and loads no state.

@@ -30,13 +30,29 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.sharding import local_indices
 from packer_cli.format.trees import Trees
-from packer_cli.loader.chunks import in_chunks
 from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.passes import IGNORE_INDEX
+
+CHUNK = 2**25
+"""Logits that are in memory at once."""
+
+
+def in_chunks(function: Callable[..., Any], vocabulary: int, *tensors: torch.Tensor | None) -> list[Any]:
+    """List what a function of logits returns for the rows of tensors, `CHUNK` logits at a time.
+
+    The backward pass runs the function again. Of no rows, there is one result.
+    """
+    size = max(1, CHUNK // vocabulary)
+    length = next(len(tensor) for tensor in tensors if tensor is not None)
+    parts = (slice(begin, begin + size) for begin in range(0, max(1, length), size))
+    return [
+        checkpoint(function, *(None if x is None else x[part] for x in tensors), use_reentrant=False) for part in parts
+    ]
 
 
 def token_losses(
@@ -219,32 +235,14 @@ def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulati
     return _scaled(weighted, world_size * accumulation, metadata_of(batch)["global_num_samples"])
 
 
-def longalign_weights(batch: Any, *, num_tokens: int | None = None) -> torch.Tensor:
-    """Return LongAlign's weights: the factor K / (N_i * M) of each token's loss, for trainers that average over packs.
-
-    The step has K packs and M samples; N_i are the loss tokens of the token's sample. Summed over a pack and averaged
-    over the K packs, the weighted losses are `sample_mean`.
-
-    Args:
-        batch: a batch, or its metadata.
-        num_tokens: as in `sample_weights`.
-
-    Returns:
-        float64 [t].
-    """
-    known = metadata_of(batch)
-    found: torch.Tensor = sample_weights(batch, num_tokens) * (known["global_num_packs"] / known["global_num_samples"])
-    return found
-
-
-def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
+def sample_weights(batch: Any, num_tokens: int) -> torch.Tensor:
     """Return, for each token, one over the loss tokens of its sample; for losses at the predicting tokens.
 
     Of a token of a tree that several branches train, the mean of theirs, as `batch_losses` counts its loss for each.
 
     Args:
         batch: a batch, or its metadata.
-        num_tokens: tokens that this rank holds: its slice of a shared row, or the whole row; None: its slice.
+        num_tokens: tokens that this rank holds: its slice of a shared row, or the whole row.
 
     Returns:
         float64 [t]; 0 for padding and for samples without loss tokens.
@@ -261,14 +259,14 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
         )
     borders = known["cu_seqlens"].cpu()
     length, ranks = int(borders[-1]), known["cp_size"] * known["sp_size"]
-    if num_tokens not in (None, length, length // ranks):
+    if num_tokens not in (length, length // ranks):
         raise ValueError(
             f"{num_tokens} losses for a row of {length} tokens shared by {ranks} ranks: "
             f"give one per token, {length // ranks} for a slice or {length} for the row"
         )
     counts = known["sample_num_loss_tokens"].cpu()
     if "token_index" in known:
-        return _weights_of_terms(known, counts, length if num_tokens == length else length // ranks)
+        return _weights_of_terms(known, counts, num_tokens)
     samples = known.get("sample_borders", borders).cpu()
     weights = torch.zeros(len(samples) - 1, dtype=torch.float64)
     weights[: len(counts)] = torch.where(counts > 0, 1.0 / counts.clamp(min=1).double(), 0.0)

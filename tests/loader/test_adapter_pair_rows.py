@@ -15,10 +15,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 from packer_cli.errors import ConfigError  # noqa: E402
 from packer_cli.format.ranks import RankRow  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
-from packer_cli.loader.adapters.model_check import check_trees  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
 from packer_cli.loader.adapters.pair_rows import PairRow, RewardRow  # noqa: E402
 from packer_cli.loader.losses import branch_rewards  # noqa: E402
+from packer_cli.loader.separation import check_trees  # noqa: E402
 from tests.examples.pairs import VOCABULARY, Pair, item_of, make_batch, make_pairs  # noqa: E402
 from tests.loader.small_rows import CPU, Largest  # noqa: E402
 from tests.loader.trees import batch_of  # noqa: E402

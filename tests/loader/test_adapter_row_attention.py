@@ -15,7 +15,7 @@ from transformers import (  # noqa: E402
 from transformers.integrations import flex_attention  # noqa: E402
 
 from packer_cli.errors import ConfigError  # noqa: E402
-from packer_cli.loader.adapters import row_attention  # noqa: E402
+from packer_cli.loader.adapters import causal_lm  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow  # noqa: E402
 from packer_cli.loader.formats.flex import document_mask  # noqa: E402
@@ -52,7 +52,7 @@ def test_a_compiled_model_is_compiled_twice_for_all_rows_and_degrees(monkeypatch
         exchanged.append(group)
         return ulysses_attention(query, key, value, borders, None, attend)
 
-    monkeypatch.setattr(row_attention, "ulysses_attention", alone)
+    monkeypatch.setattr(causal_lm, "ulysses_attention", alone)
     model = run_packed_rows(make(LlamaConfig))
     counter = CompileCounter()
     torch.compiler.reset()

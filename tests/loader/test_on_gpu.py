@@ -10,7 +10,7 @@ import transformers.modeling_flash_attention_utils as flash_utils  # noqa: E402
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from transformers import Gemma2Config, LlamaConfig, MistralConfig, Qwen3Config  # noqa: E402
 
-from packer_cli.loader.adapters import row_attention  # noqa: E402
+from packer_cli.loader.adapters import causal_lm  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import finished_logits  # noqa: E402
 from packer_cli.loader.adapters.tree_attention import set_tree_attention, tree_inputs  # noqa: E402
@@ -163,4 +163,4 @@ def test_a_document_mask_is_that_of_plain_attention():
 
 def test_every_kernel_of_packed_rows_runs_here():
     kernels = {kernel for _, kernel in CASES}
-    assert kernels == {row for row in row_attention._KERNELS if not row.endswith(("_3", "_4"))} - {"eager"}
+    assert kernels == {row for row in causal_lm._KERNELS if not row.endswith(("_3", "_4"))} - {"eager"}

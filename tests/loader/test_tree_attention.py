@@ -15,8 +15,8 @@ from transformers import Gemma2Config, LlamaConfig, LlamaForCausalLM, LlamaForSe
 from transformers.integrations import flex_attention
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader import chunks
-from packer_cli.loader.adapters import row_attention
+from packer_cli.loader import losses
+from packer_cli.loader.adapters import causal_lm
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.tree_attention import (
@@ -179,7 +179,7 @@ def test_the_output_layer_runs_over_loss_terms_in_chunks(monkeypatch: pytest.Mon
         sizes.append(len(tokens))
         return model.lm_head(tokens)
 
-    monkeypatch.setattr(chunks, "CHUNK", 3 * 1000 + 1)
+    monkeypatch.setattr(losses, "CHUNK", 3 * 1000 + 1)
     chunked = branch_logps(hidden, head, batch)
     num_terms = len(batch["token_index"])
     assert max(sizes) == 3 < num_terms < batch["input_ids"].numel()
@@ -317,7 +317,7 @@ def test_models_that_mix_branches_are_refused_before_they_train(
     model = of_kind(LlamaConfig(**sizes, num_attention_heads=4, num_labels=1, pad_token_id=0)).to(dtype).train()
     kind(model)
     attention, why = BROKEN[broken]
-    monkeypatch.setattr(row_attention, "packed_attention", attention)
+    monkeypatch.setattr(causal_lm, "packed_attention", attention)
     with pytest.raises(ConfigError, match=f"^{of_kind.__name__} cannot run trees: {why}"):
         kind(model)
     assert model.training

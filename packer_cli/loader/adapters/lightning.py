@@ -19,13 +19,7 @@ from typing import Any, NamedTuple
 
 import lightning
 import torch
-from lightning.pytorch.strategies import (
-    DDPStrategy,
-    DeepSpeedStrategy,
-    ModelParallelStrategy,
-    SingleDeviceStrategy,
-    XLAStrategy,
-)
+from lightning.pytorch import strategies
 from torchmetrics import MeanMetric
 
 from packer_cli.errors import ConfigError
@@ -83,7 +77,7 @@ class PackedDataModule(lightning.LightningDataModule):
     def _open(self, path: Any) -> PackedDataset:
         trainer = self.trainer
         # FSDP's ranks meet in every micro-batch.
-        meets = isinstance(trainer.strategy, ModelParallelStrategy)
+        meets = isinstance(trainer.strategy, strategies.ModelParallelStrategy)
         return PackedDataset(path, trainer.global_rank, trainer.world_size, lockstep=meets, **self._options)
 
     def train_dataloader(self) -> Iterable[Step]:
@@ -319,13 +313,13 @@ def _require_fitting(trainer: lightning.Trainer) -> None:
             "instead"
         )
     strategy = trainer.strategy
-    fits = isinstance(strategy, SingleDeviceStrategy | DDPStrategy | ModelParallelStrategy)
-    if not fits or isinstance(strategy, DeepSpeedStrategy | XLAStrategy):
+    known = (strategies.SingleDeviceStrategy, strategies.DDPStrategy, strategies.ModelParallelStrategy)
+    if not isinstance(strategy, known) or isinstance(strategy, strategies.DeepSpeedStrategy | strategies.XLAStrategy):
         raise ConfigError(
             f"packed sets do not train with {type(strategy).__name__}, which cannot run several micro-batches in a "
             "step; choose strategy='ddp', or ModelParallelStrategy for FSDP2"
         )
-    if isinstance(strategy, ModelParallelStrategy) and strategy.device_mesh["tensor_parallel"].size() > 1:
+    if isinstance(strategy, strategies.ModelParallelStrategy) and strategy.device_mesh["tensor_parallel"].size() > 1:
         raise ConfigError(
             "ModelParallelStrategy has tensor parallelism, and every process reads rows of its own or shares them by "
             f"sequence parallelism; give data_parallel_size={trainer.world_size} and tensor_parallel_size=1"

@@ -24,9 +24,8 @@ from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils import ModelOutput
 
 from packer_cli.errors import ConfigError
-from packer_cli.loader.chunks import in_chunks
 from packer_cli.loader.formats.flex import RowMask
-from packer_cli.loader.losses import shifted_labels, token_losses
+from packer_cli.loader.losses import in_chunks, shifted_labels, token_losses
 from packer_cli.loader.passes import IGNORE_INDEX
 
 __all__ = ["PackedRow", "RowKeys"]

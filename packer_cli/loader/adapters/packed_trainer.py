@@ -18,11 +18,10 @@ from transformers.trainer_utils import get_last_checkpoint, speed_metrics
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import attributes_of_trainer
+from packer_cli.loader.adapters import trainer_arguments
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.adapters.step_runner import StepRunner
-from packer_cli.loader.adapters.trainer_arguments import adapted, require_fitting, warn_of_tokenizer
-from packer_cli.loader.adapters.trainer_sets import open_for_trainer, open_named, tree_format
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.steps import Step, packed_steps
 
@@ -110,14 +109,14 @@ class PackedTrainer(_AnyTrainer):
         eval_dataset: Any = None,
         **others: Any,
     ) -> None:
-        require_fitting(args, others)
+        trainer_arguments.require_fitting(args, others)
         _require_called(type(self))
-        asked, args = args, adapted(args)
-        self._options: Any = {"trees": tree_format(model, args), "needs_pairs": self.needs_pairs}
-        self.packed_set = open_for_trainer("train_dataset", train_dataset, args, **self._options)
+        asked, args = args, trainer_arguments.adapted(args)
+        self._options: Any = {"trees": trainer_arguments.tree_format(model, args), "needs_pairs": self.needs_pairs}
+        self.packed_set = trainer_arguments.open_for_trainer("train_dataset", train_dataset, args, **self._options)
         if args.should_log:
-            warn_of_tokenizer(others.get("processing_class"), self.packed_set.manifest["tokenizer"])
-        self._eval_sets = open_named(eval_dataset, args, self.packed_set, **self._options)
+            trainer_arguments.warn_of_tokenizer(others.get("processing_class"), self.packed_set.manifest["tokenizer"])
+        self._eval_sets = trainer_arguments.open_named(eval_dataset, args, self.packed_set, **self._options)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
         eval_of_class = None if eval_dataset is None else _nothing()
         others |= {"train_dataset": _nothing(), "eval_dataset": eval_of_class, "callbacks": callbacks}
@@ -240,7 +239,7 @@ class PackedTrainer(_AnyTrainer):
         """Return the mean loss over the loss tokens of a packed set, or of each in a dictionary."""
         sets, runner = self._eval_sets, self._runner
         if eval_dataset is not None:
-            sets = open_named(eval_dataset, self.args, self.packed_set, **self._options)
+            sets = trainer_arguments.open_named(eval_dataset, self.args, self.packed_set, **self._options)
             runner = self.runner_class(self, *sets.values())
         if not sets:
             raise ConfigError("give eval_dataset, the folder or URL of a packed set")

@@ -24,8 +24,7 @@ from transformers.utils import ModelOutput
 
 from packer_cli.format.trees import CHOSEN
 from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits
-from packer_cli.loader.chunks import in_chunks
-from packer_cli.loader.losses import branch_rewards
+from packer_cli.loader.losses import branch_rewards, in_chunks
 
 __all__ = ["PairRow", "PairsOfRow", "RewardRow"]
 

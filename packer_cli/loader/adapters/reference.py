@@ -33,10 +33,10 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import REFERENCE_FOLDER, REFERENCE_VALUES
 from packer_cli.loader.adapters.causal_lm import run_packed_rows
-from packer_cli.loader.adapters.model_check import check_trees, evaluating
 from packer_cli.loader.adapters.pair_rows import PairRow
 from packer_cli.loader.adapters.step_runner import require_vocabulary
 from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.separation import check_trees, evaluating
 from packer_cli.loader.steps import packed_steps
 from packer_cli.remote.local import default_cache_dir
 from packer_cli.remote.system import is_url

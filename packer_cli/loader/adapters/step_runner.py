@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.loader.adapters.causal_lm import check_packed_rows
-from packer_cli.loader.adapters.model_check import check_trees
 from packer_cli.loader.adapters.packed_row import PackedRow
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.layer_checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import loss_weight_of_step
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
+from packer_cli.loader.separation import check_trees
 from packer_cli.loader.steps import Step
 
 __all__ = ["StepRunner", "require_sp_alone", "require_vocabulary"]

@@ -17,12 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from packer_cli.loader.adapters.causal_lm import require_no_state
-from packer_cli.loader.adapters.model_check import check_branches
+from packer_cli.loader.adapters.causal_lm import require_no_state, set_row_attention
 from packer_cli.loader.adapters.packed_row import RowKeys, finished_logits
-from packer_cli.loader.adapters.row_attention import set_row_attention
 from packer_cli.loader.losses import branch_logps, branch_rewards
 from packer_cli.loader.parallel import sum_slices
+from packer_cli.loader.separation import check_branches
 
 __all__ = ["BranchLogps", "BranchRewards", "check_tree", "set_tree_attention", "tree_inputs"]
 
