@@ -115,9 +115,8 @@ class Report(Result):
         return f"<Report on {self.page.title}: {counted(len(self.charts), 'chart')}: {', '.join(self.charts)}>"
 
     def _tables(self) -> Iterable[Table]:
-        rows = tuple((tile.label, tile.value, tile.text) for tile in self.page.tiles)
         notes = (*self.next_steps, f"charts: {', '.join(self.charts)}")
-        return [Table(title=self.page.title, header=("", "", ""), rows=rows, notes=notes)]
+        return [Table(title=self.page.title, header=("", "", ""), rows=self.page.tiles, notes=notes)]
 
 
 @takes(PlanConfig, TrainConfig, WorkersConfig)

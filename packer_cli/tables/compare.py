@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -38,8 +39,12 @@ def _overall(figure: Callable[[OverallMetrics], float | None]) -> Callable[[Comp
     return lambda row: None if row.overall is None else figure(row.overall)
 
 
-def _predicted(figure: Callable[[OverallFigures], float]) -> Callable[[ComparedRow], float | None]:
+def _predicted(figure: Callable[[OverallFigures], float | None]) -> Callable[[ComparedRow], float | None]:
     return lambda row: None if row.simulation is None else figure(row.simulation.overall)
+
+
+def _saved(figure: Callable[[Savings], float]) -> Callable[[ComparedRow], float | None]:
+    return lambda row: None if row.saves is None else figure(row.saves)
 
 
 _whole = "{:,.0f}".format
@@ -162,11 +167,48 @@ def comparison_table(comparison: Comparison, chosen: Sequence[Column] = SAME_IN_
     title = f"{_samples(comparison)} on {counted(config.gpus, 'GPU')}{f', cost 1,{linear}' if linear else ''}"
     if any(row.kind != "strategy" for row in rows):
         title += f"; packing {config.packing} and balance {config.balance} where a row names none"
-    return _table(
-        comparison,
-        title,
-        [column.header for column in columns],
-        ([_cell(row, column) for column in columns] for row in rows),
+    return _table(comparison, title, columns)
+
+
+def strategies_table(comparison: Comparison) -> Table:
+    """Tabulate the predicted epoch of each plan, its savings, and the parts of its time."""
+    config, done = comparison.config, [row.simulation for row in comparison.rows if row.simulation]
+    columns = [
+        PREDICTED[0],
+        Column("", "GPU-days saved", _saved(lambda saves: saves.gpu_days), amount),
+        Column("", "speed-up", _saved(lambda saves: saves.speedup), "{:.2f}".format),
+    ]
+    for header, share in _shares([epoch.overall for epoch in done]).items():
+        columns.append(Column("", header, _predicted(share), "{:.1%}".format))
+    title = (
+        f"Predicted epochs of {_samples(comparison)} on {counted(config.gpus, 'GPU')}; packing {config.packing} and "
+        f"balance {config.balance} where a row names none"
+    )
+    notes = dict.fromkeys(note for epoch in done for note in epoch.notes)
+    return _table(comparison, title, columns, [*notes, describe_origin(comparison.predicted_with or {})])
+
+
+def _samples(comparison: Comparison) -> str:
+    counts, groups = comparison.counts, ",".join(map(str, comparison.config.groups))
+    return f"{counted(counts.samples, counts.unit)}, {counted(counts.tokens, 'token')}; groups {groups}"
+
+
+def _table(comparison: Comparison, title: str, columns: Sequence[Column], notes: Sequence[str] = ()) -> Table:
+    """Tabulate the plans, with notes on single rows, on what the plans leave out, and others."""
+    rows, config = comparison.rows, comparison.config
+    names = [f"{row.name}{' *' if row.cut_off else ''}{'' if row.fits else ' !'}" for row in rows]
+    longest = [f"@longest: {config.groups[-1]} alone"] if any(row.name.endswith("@longest") for row in rows) else []
+    return Table(
+        title=title,
+        header=("", *(column.header for column in columns)),
+        rows=tuple((name, *(_cell(row, column) for column in columns)) for name, row in zip(names, rows, strict=True)),
+        marked=next((place for place, row in enumerate(rows) if row.is_own), None),
+        notes=(
+            *(note for row in rows for note in _row_notes(row)),
+            *overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens),
+            *notes,
+            *longest,
+        ),
     )
 
 
@@ -177,58 +219,6 @@ def _cell(row: ComparedRow, column: Column) -> str:
     if value is None or len(known) < 2:
         return cell(value, column.show)
     return f"{column.show(value)} ± {column.show(float(np.std(known, ddof=1)))}"
-
-
-def strategies_table(comparison: Comparison) -> Table:
-    """Tabulate the predicted epoch of each plan, its savings, and the parts of its time."""
-    rows, config = comparison.rows, comparison.config
-    done = [row.simulation for row in rows if row.simulation]
-    parts = _shown_parts([epoch.overall for epoch in done])
-
-    def cells(row: ComparedRow) -> list[str]:
-        if row.simulation is None:
-            return [""] * (3 + len(parts))
-        epoch, saves = row.simulation.overall, row.saves
-        saved = [amount(saves.gpu_days), f"{saves.speedup:.2f}"] if saves else ["", ""]
-        return [duration(epoch.seconds), *saved, *_shares(epoch, parts)]
-
-    return _table(
-        comparison,
-        f"Predicted epochs of {_samples(comparison)} on {counted(config.gpus, 'GPU')}; packing {config.packing} and "
-        f"balance {config.balance} where a row names none",
-        ["epoch", "GPU-days saved", "speed-up", *_headers(parts)],
-        map(cells, rows),
-        [
-            *dict.fromkeys(note for epoch in done for note in epoch.notes),
-            describe_origin(comparison.predicted_with or {}),
-        ],
-    )
-
-
-def _samples(comparison: Comparison) -> str:
-    counts, groups = comparison.counts, ",".join(map(str, comparison.config.groups))
-    return f"{counted(counts.samples, counts.unit)}, {counted(counts.tokens, 'token')}; groups {groups}"
-
-
-def _table(
-    comparison: Comparison, title: str, header: list[str], cells: Iterable[list[str]], notes: Sequence[str] = ()
-) -> Table:
-    """Tabulate the plans, with notes on single rows, on what the plans leave out, and others."""
-    rows, config = comparison.rows, comparison.config
-    names = [f"{row.name}{' *' if row.cut_off else ''}{'' if row.fits else ' !'}" for row in rows]
-    longest = [f"@longest: {config.groups[-1]} alone"] if any(row.name.endswith("@longest") for row in rows) else []
-    return Table(
-        title=title,
-        header=("", *header),
-        rows=tuple((name, *own) for name, own in zip(names, cells, strict=True)),
-        marked=next((place for place, row in enumerate(rows) if row.is_own), None),
-        notes=(
-            *(note for row in rows for note in _row_notes(row)),
-            *overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens),
-            *notes,
-            *longest,
-        ),
-    )
 
 
 _LEAST_WORK = 0.001
@@ -262,29 +252,29 @@ def simulation_table(result: PlanSimulation) -> Table:
             f"An epoch takes {duration(overall.seconds)}: {counted(overall.num_steps, 'step')} of "
             f"{amount(overall.step_seconds)} s, {gpu_time(overall.gpu_days)}"
         ),
-        f"naive: {best.name}; it takes {duration(best.seconds)}: {_saved(result.saves_over_naive)}",
+        f"naive: {best.name}; it takes {duration(best.seconds)}: {_in_words(result.saves_over_naive)}",
         (
             f"baseline: {baseline.name}; it takes {duration(baseline.seconds)}, {gpu_time(baseline.gpu_days)}: "
-            f"{_saved(result.saves)}"
+            f"{_in_words(result.saves)}"
         ),
     ]
     if result.padded:
         named.append(("padded", result.padded))
         notes.append(
             "padded: random batches, as large as fit, as in a trainer that does not pack; they take "
-            f"{duration(result.padded.seconds)}: {_saved(savings(overall, result.padded))}"
+            f"{duration(result.padded.seconds)}: {_in_words(savings(overall, result.padded))}"
         )
-    parts = _shown_parts([figures for _, figures in named])
+    shares = _shares([figures for _, figures in named])
     return Table(
         title=f"Predicted epoch on {counted(overall.num_gpus, 'GPU')}, and where their time goes",
-        header=("", "iterations", "s each", "tokens/s a GPU", *_headers(parts)),
+        header=("", "iterations", "s each", "tokens/s a GPU", *shares),
         rows=tuple(
             (
                 name,
                 f"{figures.num_iterations:,}",
                 amount(figures.iteration_seconds),
                 f"{figures.tokens_per_gpu_second:,.0f}",
-                *_shares(figures, parts),
+                *(cell(share(figures), "{:.1%}".format, "-") for share in shares.values()),
             )
             for name, figures in named
         ),
@@ -292,7 +282,7 @@ def simulation_table(result: PlanSimulation) -> Table:
     )
 
 
-def _saved(saves: Savings) -> str:
+def _in_words(saves: Savings) -> str:
     time = gpu_time(abs(saves.gpu_days))
     if saves.gpu_days < 0:
         return f"{time} are lost"
@@ -304,21 +294,16 @@ _FIRST = ("compute", "communication", "waiting")
 """Parts that always have a column; the others have one only if some row has them."""
 
 
-def _shown_parts(epochs: Iterable[TimeFigures]) -> list[str]:
-    """Name the parts that get a column."""
+def _shares(epochs: Iterable[TimeFigures]) -> dict[str, Callable[[TimeFigures], float | None]]:
+    """Choose the parts of time that get a column: header -> share of the GPUs' time in an epoch."""
     splits = [epoch.split for epoch in epochs]
-    return [
-        name
+    return {
+        _HEADERS.get(name, name): partial(_share, name)
         for name in PARTS
         if name in _FIRST or any(split[name] >= 5e-4 * sum(split.values()) > 0 for split in splits)
-    ]
+    }
 
 
-def _headers(parts: Iterable[str]) -> list[str]:
-    return [_HEADERS.get(name, name) for name in parts]
-
-
-def _shares(epoch: TimeFigures, parts: Iterable[str]) -> list[str]:
-    """Return the parts' cells: each part's share of the GPUs' time."""
+def _share(name: str, epoch: TimeFigures) -> float | None:
     total = sum(epoch.split.values())
-    return [f"{epoch.split[name] / total:.1%}" if total else "-" for name in parts]
+    return epoch.split[name] / total if total else None
