@@ -44,7 +44,7 @@ class Run:
     input_ids: list[int]
 
 
-def _run(weight: Any, input_ids: list[int], text: str) -> Run:
+def _run(weight: Any, input_ids: list[int], text: str | None) -> Run:
     """Make the run of tokens with this mask, or weight."""
     return Run(
         trained=bool(weight > 0),
@@ -66,10 +66,13 @@ def mask_borders(loss_mask: NDArray[Any]) -> list[int]:
 
 def decode_parts(decode: Decode, ids: Sequence[int], borders: Sequence[int]) -> list[str]:
     """Decode the texts of `ids[borders[k]:borders[k + 1]]`; together they are the text of all. O(tokens + runs *
-    CONTEXT)."""
+    CONTEXT).
+
+    Tokens before the first border are no part, and may begin a character that the first part ends.
+    """
     texts: list[str] = []
     for begin, end in itertools.pairwise(borders):
-        context = max(borders[0], begin - CONTEXT)
+        context = max(0, begin - CONTEXT)
         before = decode(list(ids[context:begin])) if begin > context else ""
         text = decode(list(ids[context:end]))
         common = _common(before, text)
@@ -95,64 +98,38 @@ def _shorten_end(texts: list[str], num_chars: int) -> None:
             return
 
 
-def decode_runs(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any]) -> list[Run]:
-    """Decode these tokens (int32[t]) in runs of equal mask or weight ([t])."""
-    numbers = ids.tolist()
-    borders = mask_borders(loss_mask)
-    texts = decode_parts(decode, numbers, borders)
+def decode_runs(
+    decode: Decode | None, ids: NDArray[Any], loss_mask: NDArray[Any], before: Sequence[int] = ()
+) -> list[Run]:
+    """Decode these tokens (int32[t]) in runs of equal mask or weight ([t]).
+
+    Args:
+        decode: None leaves the texts out.
+        before: the last tokens before them, which may begin a character that these end.
+    """
+    numbers, first = [*before, *ids.tolist()], len(before)
+    borders = [first + border for border in mask_borders(loss_mask)]
+    texts = decode_parts(decode, numbers, borders) if decode else itertools.repeat(None)
     return [
-        _run(loss_mask[begin], numbers[begin:end], text)
-        for (begin, end), text in zip(itertools.pairwise(borders), texts, strict=True)
+        _run(loss_mask[begin - first], numbers[begin:end], text)
+        for (begin, end), text in zip(itertools.pairwise(borders), texts, strict=False)
     ]
 
 
-def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any]) -> list[Run]:
-    """Decode tokens in runs of as few as make whole characters: one token, except for characters that several
-    share."""
-    numbers = ids.tolist()
-    texts = decode_parts(decode, numbers, range(len(numbers) + 1))
+def decode_tokens(decode: Decode, ids: NDArray[Any], loss_mask: NDArray[Any], before: Sequence[int] = ()) -> list[Run]:
+    """Decode tokens, see `decode_runs`, in runs of as few as make whole characters: one token, except for characters
+    that several share."""
+    numbers, num, first = ids.tolist(), len(ids), len(before)
+    texts = decode_parts(decode, [*before, *numbers], range(first, first + num + 1))
     runs: list[Run] = []
     begin = 0
     for i, text in enumerate(texts):
-        is_last = i + 1 == len(texts) or loss_mask[i] != loss_mask[i + 1]
+        is_last = i + 1 == num or loss_mask[i] != loss_mask[i + 1]
         # No text yet: the token only begins a character, which the next ones complete.
         if text or is_last:
             runs.append(_run(loss_mask[i], numbers[begin : i + 1], text))
             begin = i + 1
     return runs
-
-
-def decode_after(
-    cut: Callable[[Decode, NDArray[Any], NDArray[Any]], list[Run]],
-    decode: Decode,
-    ids: NDArray[Any],
-    loss_mask: NDArray[Any],
-    before: NDArray[Any] | None,
-) -> list[Run]:
-    """Decode tokens that come after others by `cut`, which is `decode_runs` or `decode_tokens`.
-
-    Args:
-        before: the last tokens before them, which may begin a character that these end; None: there are none.
-    """
-    if before is None:
-        return cut(decode, ids, loss_mask)
-    aside = np.full(len(before), -1, dtype=loss_mask.dtype)  # Another mask, so that no run holds tokens of both.
-    runs = cut(decode, np.concatenate([before, ids]), np.concatenate([aside, loss_mask]))
-    ends = np.cumsum([len(run.input_ids) for run in runs])
-    return runs[int(np.searchsorted(ends, len(before), side="right")) :]
-
-
-def runs_of(
-    decode: Decode | None, ids: NDArray[Any], loss_mask: NDArray[Any], before: NDArray[Any] | None = None
-) -> tuple[Run, ...]:
-    """Decode these tokens ([t]) in runs.
-
-    Args:
-        decode: None leaves the texts out.
-        before: as for `decode_after`.
-    """
-    runs = decode_after(decode_runs, decode or (lambda ids: ""), ids, loss_mask, before)
-    return tuple(runs if decode else (replace(run, text=None) for run in runs))
 
 
 def shorten(decode: Decode, ids: NDArray[np.int32], max_chars: int | None) -> tuple[int, int]:

@@ -221,8 +221,7 @@ class _Drawing:
         """Yield the title and the text of a segment; `lead` stands before each line of its text."""
         segment, style = self._item.segments[number], self._style
         yield begin + style.paint(self._title(number, segment), bold=True)
-        before = segment.before if segment.depth else None
-        ids, mask, wrap = segment.input_ids, segment.loss_mask, width - len(lead)
+        ids, mask, before, wrap = segment.input_ids, segment.loss_mask, segment.before.tolist(), width - len(lead)
         for line in text_lines(self._decode, ids, mask, style, before=before, first=segment.depth, wrap=wrap):
             yield lead + line
 

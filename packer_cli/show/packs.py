@@ -298,10 +298,12 @@ def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tup
         origins: of each branch.
     """
     reader, borders = _Reader(row), itertools.pairwise([0, *np.cumsum(row["item_branches"]).tolist()])
-    found = []
+    found, stop = [], 0
     for index, (begin, end) in enumerate(borders):
-        source, (file, line) = int(row["source_ids"][begin]), origins[begin]
-        found.append(reader.item(index, range(begin, end), source_name(names, source), file, line))
+        # In depth-first order, the last segment of an item is the last one in which a branch ends.
+        own = range(stop, int(row["branch_segments"][begin:end].max()) + 1)
+        source, (file, line), stop = int(row["source_ids"][begin]), origins[begin], own.stop
+        found.append(reader.item(index, range(begin, end), own, source_name(names, source), file, line))
     return tuple(found)
 
 
@@ -315,8 +317,10 @@ class _Reader:
         self._lengths = self._trees.branch_lengths()
         self._num_loss_tokens = count_by_row(row[STARTS], row[STOPS], offsets_of(row["branch_loss_spans"]))
 
-    def item(self, index: int, branches: range, source: str, file: str | None, line: int | None) -> ItemRecord:
-        row, numbers, own = self._row, slice(branches.start, branches.stop), self._segments_of(branches)
+    def item(
+        self, index: int, branches: range, own: range, source: str, file: str | None, line: int | None
+    ) -> ItemRecord:
+        row, numbers = self._row, slice(branches.start, branches.stop)
         begin, end = (int(self._trees.segment_starts[s]) for s in (own.start, own.stop))
         kind = int(row["item_kinds"][index])
         sharing: list[list[int]] = [[] for _ in own]
@@ -341,14 +345,6 @@ class _Reader:
             branches=tuple(self._branch(branch, kind, own) for branch in branches),
             segments=tuple(self._segment(s, own, tuple(shared)) for s, shared in zip(own, sharing, strict=True)),
         )
-
-    def _segments_of(self, branches: range) -> range:
-        """Find the segments of an item with these branches: its trees follow one another."""
-        ends = self._trees.branch_segments[branches.start : branches.stop]
-        roots = np.flatnonzero(self._trees.segment_parents < 0)
-        borders = np.append(roots, len(self._trees.segment_parents))
-        first, last = np.searchsorted(roots, [ends.min(), ends.max()], side="right")
-        return range(int(borders[first - 1]), int(borders[last]))
 
     def _branch(self, branch: int, kind: int, own: range) -> BranchRecord:
         role, reward = int(self._row["branch_roles"][branch]), float(self._row["rewards"][branch])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.show.decode import Decode, Run, decode_after, decode_runs, decode_tokens, shorten
+from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
 from packer_cli.sizes import counted
 
 _MASKED, _TRAINED = "masked", "trained"
@@ -59,7 +59,7 @@ def text_lines(
     mask: NDArray[Any],
     style: Style,
     *,
-    before: NDArray[Any] | None = None,
+    before: Sequence[int] = (),
     first: int = 0,
     wrap: int | None = None,
 ) -> Iterator[str]:
@@ -80,13 +80,13 @@ def text_lines(
             yield style.paint(f"{'...':<{WIDTH}} ~ {text}", "yellow")
         if not len(ids[part]):
             continue
-        tokens = decode, ids[part], mask[part], None if start else before
+        tokens = decode, ids[part], mask[part], () if start else before
         if style.is_by_token:
-            yield from _token_lines(decode_after(decode_tokens, *tokens), first + start, style)
+            yield from _token_lines(decode_tokens(*tokens), first + start, style)
         elif style.is_colored:
-            yield from _colored_lines(decode_after(decode_runs, *tokens), style, wrap)
+            yield from _colored_lines(decode_runs(*tokens), style, wrap)
         else:
-            yield from _plain_lines(decode_after(decode_runs, *tokens), wrap)
+            yield from _plain_lines(decode_runs(*tokens), wrap)
 
 
 def _plain_lines(runs: list[Run], wrap: int | None) -> Iterator[str]:
@@ -153,9 +153,9 @@ def _token_lines(runs: list[Run], first: int, style: Style) -> Iterator[str]:
         first += len(run.input_ids)
 
 
-def _quoted(text: str | None) -> str:
+def _quoted(text: str) -> str:
     r"""Quote a text, so that spaces show; write newlines as `\n`."""
-    escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{make_safe(escaped)}"'
 
 

@@ -8,9 +8,10 @@ to find a sample, `plan.arrow`, some 50 bytes a sample.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,8 +24,10 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
 from packer_cli.format.records import Hidden, in_json
-from packer_cli.show.decode import Decode, runs_of
-from packer_cli.show.packs import ItemRecord, PackRecord, SampleRecord, read_pack, require_between
+from packer_cli.show.decode import Decode, decode_runs
+from packer_cli.show.packs import ItemRecord, PackRecord, SampleRecord, SegmentRecord, read_pack, require_between
+
+Part = TypeVar("Part", SampleRecord, SegmentRecord)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,15 +206,12 @@ def with_runs(view: View, decode: Decode | None) -> View:
     Args:
         decode: None leaves the texts out.
     """
-    samples = (replace(each, runs=runs_of(decode, each.input_ids, each.loss_mask)) for each in view.samples)
+
+    def decoded(part: Part, before: Sequence[int] = ()) -> Part:
+        return replace(part, runs=tuple(decode_runs(decode, part.input_ids, part.loss_mask, before)))
+
     items = view.items and tuple(
-        replace(
-            item,
-            segments=tuple(
-                replace(each, runs=runs_of(decode, each.input_ids, each.loss_mask, each.before))
-                for each in item.segments
-            ),
-        )
+        replace(item, segments=tuple(decoded(each, each.before.tolist()) for each in item.segments))
         for item in view.items
     )
-    return replace(view, samples=tuple(samples), items=items)
+    return replace(view, samples=tuple(map(decoded, view.samples)), items=items)
