@@ -180,18 +180,16 @@ def refuse_validation(folder: Path) -> None:
 
 def current_header(folder: Path) -> PlanHeader | None:
     """Read the header of the plan in a folder; return None if it is missing or damaged."""
-    try:
+    with suppress(InputError, FormatError):
         return read_plan_header(folder / PLAN_NAME)
-    except (InputError, FormatError):
-        return None
+    return None
 
 
 def current_manifest(folder: Path) -> Manifest | None:
     """Read the manifest in a folder; return None if it is missing or damaged."""
-    try:
+    with suppress(InputError, FormatError):
         return read_manifest(folder)
-    except (InputError, FormatError):
-        return None
+    return None
 
 
 def config_of_plan(folder: Path) -> PlannedConfig | None:

@@ -219,12 +219,10 @@ def plan_in_force(folder: Path) -> Plan:
 
 def _is_in_force(manifest: Manifest, stop: Stop, config: Decisions) -> bool:
     """Whether the current generation is the requested one, and training has run none of it."""
-    return (
-        config == manifest.config.plan
-        and stop.fingerprint in (None, manifest.fingerprint)
-        and stop.epoch in (None, manifest.first_epoch)
-        and stop.step in (None, manifest.epochs[0].first_step)
-        and stop.iteration in (None, 0)
+    start = (manifest.fingerprint, manifest.first_epoch, manifest.epochs[0].first_step, 0)
+    wanted = (stop.fingerprint, stop.epoch, stop.step, stop.iteration)
+    return config == manifest.config.plan and all(
+        given in (None, own) for given, own in zip(wanted, start, strict=True)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -44,7 +44,6 @@ from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.page import Page, Section, render
-from packer_cli.simulate.figures import EpochFigures
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import Result, Table
 from packer_cli.tokens.index import StoreIndex, read_index
@@ -218,18 +217,15 @@ def _compared(
     own, *others = own_row_first(_other_rows(base, strategies, len(samples.lengths), prediction), base)
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, others, workers, simulator)
-    result = prediction.result if prediction else None
-    epoch = result and EpochFigures(**{field.name: getattr(result, field.name) for field in fields(EpochFigures)})
     figures = RowFigures(
         seconds=None,
         peak_bytes=None,
         cut_off=False,
         overall=found.metrics.overall,
         groups=found.metrics.groups,
-        simulation=epoch,
+        simulation=simulator.figures(found.arrays) if simulator else None,
     )
-    mine = compared_row(own, figures)
-    return replace(comparison, rows=(mine, *comparison.rows))
+    return replace(comparison, rows=(compared_row(own, figures), *comparison.rows))
 
 
 def _other_rows(base: Resolved, strategies: str, num_samples: int, prediction: Prediction | None) -> list[Row]:

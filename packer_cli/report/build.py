@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.compare.advice import ALIKE
 from packer_cli.config.fields import GIVE
 from packer_cli.format.records import json_values
-from packer_cli.plan.core.csr import pack_tokens_and_work
+from packer_cli.plan.core.metrics import slot_contents
 from packer_cli.plan.core.types import Plan
 from packer_cli.plan.figures import BASELINE_NAME, as_in_text, length_stats
 from packer_cli.plan.strategies.registry import BASELINE
@@ -16,14 +15,7 @@ from packer_cli.report.advice import Facts, PlanFacts, Prediction, next_steps
 from packer_cli.report.charts.balance import Choice, chart_of_frontier, chart_of_series, chart_of_work, work_of_ranks
 from packer_cli.report.charts.base import Chart, evenly
 from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, describe, total_seconds
-from packer_cli.report.charts.samples import (
-    chart_of_groups,
-    chart_of_packs,
-    chart_of_sources,
-    chart_of_tokens,
-    histogram,
-    length_classes,
-)
+from packer_cli.report.charts.samples import chart_of_packs, charts_of_lengths, length_classes
 from packer_cli.report.page import Page, Section, Tile
 from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
 from packer_cli.simulate.timeline import Timeline, timeline
@@ -129,18 +121,17 @@ def sections_of(facts: Facts) -> tuple[Section, ...]:
 
 def _lengths(facts: Facts) -> Section:
     plan, source = facts.planned.plan if facts.planned else None, facts.source_of_sample
-    kind: NDArray[np.integer] | None = None
     names: tuple[str, ...] = ("all samples",)
     if source is not None and len(facts.sources) > 1:
         samples = None if plan is None else plan.pieces.samples
-        kind, names = source if samples is None else source[samples], facts.sources
-    found = histogram(facts.lengths, kind, len(names))
-    charts = [chart_of_sources(found, names)]
-    charts.append(chart_of_tokens(found) if plan is None else chart_of_groups(plan))
+        source, names = source if samples is None else source[samples], facts.sources
+    else:
+        source = None
+    charts = charts_of_lengths(facts.lengths, source, names, plan)
     what = "Lengths of the pieces that are packed: whole samples, and parts of those that were cut."
     is_cut = facts.planned is not None and bool(facts.planned.counts.split)
     tables = (lengths_table(length_stats(facts.lengths), facts.stats.unit),) if plan is None else ()
-    return Section("lengths", "Lengths", what if is_cut else "", tuple(charts), tables)
+    return Section("lengths", "Lengths", what if is_cut else "", charts, tables)
 
 
 def _packs(facts: Facts, planned: PlanFacts) -> Section:
@@ -220,7 +211,9 @@ def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
         (plan, after, "timeline-after", "This plan"),
     )
     return [
-        chart_of_timeline(line, of.num_gpus, end, name, title, describe(line, _tokens(of, line)))
+        chart_of_timeline(
+            line, of.num_gpus, end, name, title, describe(line, slot_contents(of).real_tokens[line.slots])
+        )
         for of, line, name, title in drawn
     ]
 
@@ -231,13 +224,6 @@ def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
     by_length = np.argsort(times.iteration_seconds, kind="stable")
     middles = (2 * np.arange(num) + 1) * len(by_length) // (2 * num)
     return timeline(times, np.sort(by_length[middles]))
-
-
-def _tokens(plan: Plan, line: Timeline) -> int:
-    """Count the tokens of the packs that are drawn."""
-    packs = plan.epochs[0].slot_pack[line.slots]
-    tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
-    return int(tokens[packs[packs >= 0]].sum())
 
 
 def _ways(planned: PlanFacts) -> Section:

@@ -29,13 +29,7 @@ from packer_cli.report.charts.balance import (
 )
 from packer_cli.report.charts.base import evenly
 from packer_cli.report.charts.epochs import chart_of_epochs, chart_of_timeline, total_seconds
-from packer_cli.report.charts.samples import (
-    chart_of_groups,
-    chart_of_packs,
-    chart_of_sources,
-    histogram,
-    length_classes,
-)
+from packer_cli.report.charts.samples import chart_of_packs, charts_of_lengths, histogram, length_classes
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.timeline import timeline
@@ -90,7 +84,7 @@ def test_a_histogram_counts_everything_once(lengths, kinds):
 
 
 def test_bars_are_stacked_and_sources_beyond_seven_are_one(plan):
-    chart = chart_of_groups(plan)
+    _, chart = charts_of_lengths(plan.pieces.length, None, ["all"], plan)
     check(chart)
     bars, marks = layers(chart)
     assert sum(bar["count"] for bar in bars) == plan.pieces.length.sum()
@@ -99,9 +93,10 @@ def test_bars_are_stacked_and_sources_beyond_seven_are_one(plan):
         below = sum(other["count"] for other in bars if other["from"] == bar["from"] and other["of"] < bar["of"])
         assert bar["begin"] in (0, below) or bar["of"] == "512:4"
     assert marks == [{"at": 64}]  # 512 is where the axis ends.
-    many = histogram(plan.pieces.length, np.arange(len(plan.pieces)) % 10, 10)
-    chart = chart_of_sources(many, [f"source {number}" for number in range(10)])
+    names = [f"source {number}" for number in range(10)]
+    chart, tokens = charts_of_lengths(plan.pieces.length, np.arange(len(plan.pieces)) % 10, names, None)
     check(chart)
+    check(tokens)
     assert chart.header[1:] == (*(f"source {number}" for number in range(6)), "others")
     assert sum(int(cell.replace(",", "")) for row in chart.rows for cell in row[1:]) == len(plan.pieces)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
+from packer_cli.plan.core.types import Int64Array
 from packer_cli.report.charts.base import LABELS, Chart, color_of_parts, drawn, short
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
@@ -110,9 +111,9 @@ def total_seconds(line: Timeline) -> float:
     return float(line.iteration_start[-1] + line.iteration_seconds[-1] + line.tail_seconds[-1])
 
 
-def describe(line: Timeline, tokens: int) -> str:
+def describe(line: Timeline, slot_tokens: Int64Array) -> str:
     """Say how long so many iterations with so many tokens take."""
-    num = counted(len(line.iterations), "iteration")
+    num, tokens = counted(len(line.iterations), "iteration"), int(slot_tokens.sum())
     return f"{num}, short and long ones as in the epoch, with {tokens:,} tokens: {amount(total_seconds(line))} s."
 
 

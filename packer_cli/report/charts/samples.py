@@ -59,32 +59,34 @@ _MOST_KINDS = 7
 _REST = "others"
 
 
-def chart_of_sources(found: Histogram, names: Sequence[str]) -> Chart:
-    """Draw samples by length, with a color for each source."""
+def charts_of_lengths(
+    lengths: Int32Array, source: NDArray[np.integer] | None, names: Sequence[str], plan: Plan | None
+) -> tuple[Chart, Chart]:
+    """Draw samples by length, with a color for each source; and their tokens, with a color and a line for each group.
+
+    Args:
+        lengths: of the samples or, of a plan, of its pieces.
+        source: int[n], of each; None: all are of one.
+    """
+    found = histogram(lengths, source, len(names))
     samples, names = _largest(found.samples, names)
     by = " and source" if len(names) > 1 else ""
     text = "Each bar counts the samples of a range of lengths; two ranges for each doubling."
-    return _chart("by-source", f"Samples by length{by}", text, found.edges, samples, names, "samples")
-
-
-def chart_of_groups(plan: Plan) -> Chart:
-    """Draw tokens by the length of their samples, a color for each group, and a line at each group's capacity."""
-    found = histogram(plan.pieces.length, group_of_pieces(plan), len(plan.groups))
-    names = [group_name(group) for group in plan.groups]
-    text = "Each bar counts the tokens of the same samples, colored by the group in whose packs they are."
-    if len(names) > 1:
+    first = _chart("by-source", f"Samples by length{by}", text, found.edges, samples, names, "samples")
+    title, text = "Tokens by length", "Each bar counts the tokens of the same samples"
+    if plan is None:
+        tokens = found.tokens.sum(axis=0, keepdims=True)
+        text += ": few long ones may hold most of them."
+        return first, _chart("by-tokens", title, text, found.edges, tokens, ("all",), "tokens")
+    of_groups = histogram(lengths, group_of_pieces(plan), len(plan.groups))
+    text += ", colored by the group in whose packs they are."
+    if len(plan.groups) > 1:
         text += (
             " Lines mark the groups' capacities; short samples in a longer group fill the space that is left there."
         )
-    marks = [group.capacity for group in plan.groups]
-    return _chart("by-group", "Tokens by length and group", text, found.edges, found.tokens, names, "tokens", marks)
-
-
-def chart_of_tokens(found: Histogram) -> Chart:
-    """Draw tokens by the length of their samples, of what is not planned."""
-    text = "Each bar counts the tokens of the same samples: few long ones may hold most of them."
-    tokens = found.tokens.sum(axis=0, keepdims=True)
-    return _chart("by-tokens", "Tokens by length", text, found.edges, tokens, ("all",), "tokens")
+    groups, marks = zip(*((group_name(group), group.capacity) for group in plan.groups), strict=True)
+    tokens, title = of_groups.tokens, f"{title} and group"
+    return first, _chart("by-group", title, text, of_groups.edges, tokens, groups, "tokens", marks)
 
 
 def _largest(samples: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
