@@ -88,7 +88,6 @@ def discover(
     Price: a stat a file and a few bytes of each `.json`; naming a data set loads it.
     Raises InputError when an input does not exist, is of no known format, holds no data, or mostly what is skipped.
     """
-    assert inputs
     sources: list[Source] = []
     files: list[CorpusFile] = []
     for source_id, text in enumerate(inputs):
@@ -138,7 +137,6 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
     Price: reads every file once, at the speed of the disk (about 2 GB/s a core from the page cache).
     Raises InputError, in one line, for a file that cannot be read, and RunError for one that has changed.
     """
-    assert slice_bytes is None or slice_bytes > 0
     slices: list[CorpusSlice] = []
     for file in map(restamped, files):
         if file.compression != "none":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from packer_cli.corpus.blocks import require_span
@@ -15,7 +14,7 @@ from packer_cli.corpus.versions import require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
 
 
-class SliceReader:
+class SliceReader(Normalizer):
     """Reads slices by the same rules, one after another. Making it takes longer than reading a small file."""
 
     def __init__(
@@ -26,14 +25,8 @@ class SliceReader:
         items: ItemsFrom = "auto",
         rules: ReadRules | None = None,
     ) -> None:
-        self._schema, self._items = OF_ITEMS.get(items, schema), items
-        self._normalizer = Normalizer(schema, alpaca_form, items)
+        super().__init__(schema, alpaca_form, items)
         self._rules = rules or ReadRules()
-
-    @property
-    def unused(self) -> Counter[str]:
-        """Records so far with something that is not used, by what it is, for people."""
-        return self._normalizer.unused
 
     def read(self, slice_: CorpusSlice, base: int = 0) -> Iterator[DocumentBatch]:
         """Yield every record once, as a document, as tokenized samples or as a reject, each in file order.
@@ -55,7 +48,7 @@ class SliceReader:
                 remedy = f"leave out --items {self._items}" if has_items else "give --schema auto or tokens"
                 raise ConfigError(f"{file.path}: holds token ids, not {schema} records; {remedy}")
             else:
-                for raw in READERS[file.format].read(slice_, self._rules, self._normalizer.fields):
+                for raw in READERS[file.format].read(slice_, self._rules, self.fields):
                     yield self._documents(raw, base)
         except HbpackError:
             require_unchanged(file)  # Else this is why.
@@ -65,10 +58,8 @@ class SliceReader:
             require_unchanged(file)
 
     def _documents(self, raw: RawBatch, base: int) -> DocumentBatch:
-        rejects = [reject._replace(line=base + reject.line) for reject in raw.rejects] if base else raw.rejects
-        batch = DocumentBatch(rejects=rejects)
-        parse, keep, reject = self._normalizer.parse, batch.documents.append, batch.rejects.append
-        count = len(batch.rejects)
+        batch = DocumentBatch(rejects=[reject._replace(line=base + reject.line) for reject in raw.rejects])
+        parse, keep, reject = self.parse, batch.documents.append, batch.rejects.append
         tokenized: list[TokenRecord] = []
         for line, record in raw.records:
             document = parse(record, base + line)
@@ -87,6 +78,5 @@ class SliceReader:
             batch.rejects += refused
             lost = {entry.line for entry in refused}
             batch.pairs = {line: values for line, _, values in tokenized if values is not None and line not in lost}
-        if 1 < len(batch.rejects) > count:
-            batch.rejects.sort(key=lambda entry: entry.line)
+        batch.rejects.sort(key=lambda entry: entry.line)
         return batch

@@ -40,10 +40,6 @@ class ReadRules:
     eos_id: int | None = None
     """Id that ends documents in a file that does not say its own."""
 
-    def __post_init__(self) -> None:
-        assert self.batch_bytes > 0
-        assert self.max_record_bytes > 0
-
     def too_long(self) -> str:
         """Say why a record that is longer is rejected."""
         return f"longer than {self.max_record_bytes:,} bytes, the limit of --max-record-bytes"

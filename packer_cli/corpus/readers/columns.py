@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -177,11 +177,10 @@ KEEP_NULL = "content"
 """Columns whose structs, or lists of such, have a `role`."""
 
 
-class Unreadable:
+class Unreadable(NamedTuple):
     """Stands for a value that could not be turned into Python."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    reason: str
 
 
 def _sums(

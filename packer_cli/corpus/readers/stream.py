@@ -8,7 +8,6 @@ decompresses a file once, however many of its slices it reads.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.base import BadRecordError, read_json, type_name
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 if TYPE_CHECKING:
     import orjson
@@ -68,6 +67,11 @@ def json_error(text: bytes) -> orjson.JSONDecodeError | None:
     return None
 
 
+def line_feeds(data: bytes) -> NDArray[np.int64]:
+    """Find the line feeds, int64[n]. Price: 0.2 ms a MiB."""
+    return np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
+
+
 FindEnds = Callable[[bytes], NDArray[np.int64]]
 """A chunk -> where in it records end, rising."""
 
@@ -85,8 +89,8 @@ class Taken(NamedTuple):
     rejects: list[Reject]
 
 
-class RecordStream(ABC):
-    """The records of a file from some record on, the texts between borders of one byte; each is taken once."""
+class RecordStream:
+    """The lines of a file from some line on, or other records with borders of one byte; each is taken once."""
 
     def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
         self._blocks = blocks
@@ -174,24 +178,29 @@ class RecordStream(ABC):
                     keep((number, record))
                 else:
                     refuse(Reject(number, f"a record must be a JSON object, this is {type_name(record)}"))
-        batch.rejects.sort(key=lambda reject: reject.line)
         return batch
 
-    @abstractmethod
     def _find(self, block: bytes) -> NDArray[np.int64]:
         """Find the borders in the next block, rising."""
+        return line_feeds(block)
 
     def _add(self, texts: list[tuple[int, bytes]], taken: Taken) -> None:
         """Take records that end at borders."""
         taken.texts.extend(texts)
 
-    @abstractmethod
     def _end(self, text: bytes, taken: Taken) -> None:
-        """Take what is behind the last border of the file."""
+        """Take what is behind the last border of the file; it goes with the rest where the data breaks off."""
+        if self._blocks.broken:
+            taken.rejects.append(Gap(self.number, f"{self._blocks.broken}; the rest of the file is lost"))
+        elif text.strip() and len(text) <= self._rules.max_record_bytes and json_error(text) is not None:
+            lost = "the file ends in this line, so the rest of it may be lost"
+            taken.rejects.append(Gap(self.number, f"{why_not_json(text, 'line')}; {lost}"))
+        elif text:
+            taken.texts.append((self.number, text))
 
-    @abstractmethod
     def _why_not(self, text: bytes) -> str | None:
         """Say why a text is rejected that is not JSON; None: it is no record."""
+        return why_not_json(text, "line") if text.strip() else None
 
     def close(self) -> None:
         """Close the file."""

@@ -74,18 +74,15 @@ def read_parquet(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) 
         columns = _columns(table, fields)
         if slice_.stop > table.metadata.num_row_groups:
             raise changed(slice_.file.path)
-        shared: pq.ParquetFile | None = None
+        if any(_explodes(table.metadata.row_group(index)) for index in range(slice_.start, slice_.stop)):
+            table = stack.enter_context(_open_parquet(slice_.file.path, _texts(table)))
         for index in range(slice_.start, slice_.stop):
             group = table.metadata.row_group(index)
             stop = row + group.num_rows
-            source = table
-            if _explodes(group):
-                shared = shared or stack.enter_context(_open_parquet(slice_.file.path, _texts(table)))
-                source = shared
             rows = max(1, min(BATCH_ROWS, rules.batch_bytes * group.num_rows // max(group.total_byte_size, 1)))
             try:
                 # Workers share the cores already, and handing rows to threads costs as much again as reading them.
-                for part in source.iter_batches(rows, [index], columns or None, use_threads=False):
+                for part in table.iter_batches(rows, [index], columns or None, use_threads=False):
                     yield from raw_batches(part, row, rules, fields)
                     row += part.num_rows
             except Exception as error:

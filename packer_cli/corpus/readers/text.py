@@ -24,7 +24,6 @@ from packer_cli.corpus.readers import stream
 from packer_cli.corpus.readers.base import BATCH_BYTES, FileReader, RawBatch, ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
-CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
 ARRAY = "an array"
 _ARRAY = re.compile(rb"\[\s*\{")
 _PRETTY = re.compile(rb'\{[^\n]*\n(\s*["\]}]|[ \t]+[\[{])')
@@ -152,17 +151,12 @@ class _Elements(stream.RecordStream):
 ARRAYS = FileReader(_cut_array, _read_array)
 
 
-def _line_feeds(data: bytes) -> NDArray[np.int64]:
-    """Find the line feeds, int64[n]. Price: 0.2 ms a MiB."""
-    return np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
-
-
 def _cut_lines(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut slices that begin behind a newline, each at least `slice_bytes` long but the last."""
     form = "" if stream.is_one_slice(file, slice_bytes) else _form(file)
     if form == ARRAY:
         return _cut_array(file._replace(format="json"), slice_bytes)
-    return stream.cut_text(file, stream.END if form else slice_bytes, _line_feeds, begun=1)
+    return stream.cut_text(file, stream.END if form else slice_bytes, stream.line_feeds, begun=1)
 
 
 def _form(file: CorpusFile) -> str:
@@ -193,26 +187,7 @@ def _read_lines(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -
     elif form:
         yield RawBatch(rejects=[Gap(1, f"{form}; none of its {slice_.file.num_bytes:,} bytes are read")])
     else:
-        yield from stream.read_stream(slice_, rules, _Lines)
-
-
-class _Lines(stream.RecordStream):
-    """The lines of a file."""
-
-    def _find(self, block: bytes) -> NDArray[np.int64]:
-        return _line_feeds(block)
-
-    def _end(self, text: bytes, taken: stream.Taken) -> None:
-        """Take the last line, which has no newline; it goes with the rest where the data breaks off."""
-        if self._blocks.broken:
-            taken.rejects.append(Gap(self.number, f"{self._blocks.broken}; the rest of the file is lost"))
-        elif text.strip() and len(text) <= self._rules.max_record_bytes and stream.json_error(text) is not None:
-            taken.rejects.append(Gap(self.number, stream.why_not_json(text, "line") + CUT_SHORT))
-        elif text:
-            taken.texts.append((self.number, text))
-
-    def _why_not(self, text: bytes) -> str | None:
-        return stream.why_not_json(text, "line") if text.strip() else None
+        yield from stream.read_stream(slice_, rules, stream.RecordStream)
 
 
 LINES = FileReader(_cut_lines, _read_lines)

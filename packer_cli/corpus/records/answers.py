@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, as_list, read_string, require, type_name
-from packer_cli.corpus.records.messages import ANSWERS, begin_with, read_tools, read_turns, take_prompt, take_weights
+from packer_cli.corpus.records.messages import ANSWERS, answered, begin_with, read_tools, read_turns, take_prompt
 from packer_cli.corpus.records.texts import ALPACA
 from packer_cli.corpus.records.tokens import PAIR_IDS, TokenRecord
 from packer_cli.corpus.records.weights import FLAGS, HAS_FLAGS, WEIGHT, read_weight
@@ -93,20 +93,11 @@ def answers_to(
     if has_loss:
         raise BadRecordError('a message of the prompt has a "weight", but only answers have a loss; remove it')
     turns = begin_with(system, turns)
+    prompts = (Document(kind, line, messages=turns, tools=tools, weight=weight) for weight in weights)
     return tuple(
-        _answered(Document(kind, line, messages=turns, tools=tools, weight=weight), *answer)
-        for answer, weight in zip(answers, weights, strict=True)
+        answered(begun, where, [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer)
+        for begun, (where, answer) in zip(prompts, answers, strict=True)
     )
-
-
-def _answered(prompt: Document, where: str, answer: Answer) -> Document:
-    turns = prompt.messages
-    if isinstance(answer, str):
-        answer = [{"role": "assistant", "content": answer}]
-    own, weights = take_weights(answer, where)
-    if weights is not None:
-        weights = (1.0,) * len(turns) + weights
-    return prompt._replace(messages=[*turns, *own], weights=weights, num_prompt=len(turns))
 
 
 def common_beginning(one: Answer, other: Answer) -> int:

@@ -230,6 +230,14 @@ def take_prompt(turns: list[Message]) -> tuple[list[Message], tuple[float, ...] 
     return turns, weights, any(weight and turn["role"] == "assistant" for turn, weight in pairs)
 
 
+def answered(prompt: Document, key: str, answer: list[Message]) -> Document:
+    """Continue a prompt, whose weights are taken, by the messages of its answer."""
+    turns, (own, weights) = prompt.messages, take_weights(answer, key)
+    if prompt.weights or weights:
+        weights = (prompt.weights or (1.0,) * len(turns)) + (weights or (1.0,) * len(own))
+    return prompt._replace(messages=turns + own, weights=weights, num_prompt=len(turns))
+
+
 def begin_with(system: str, turns: list[Message]) -> list[Message]:
     """Put the system's message before the others, unless it is empty or is the first of them.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Shape, read_string, require, type_name
-from packer_cli.corpus.records.messages import read_tools, read_turns, take_prompt, take_weights
+from packer_cli.corpus.records.messages import answered, read_tools, read_turns, take_prompt
 from packer_cli.corpus.records.weights import FLAGS, WEIGHTS, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record
 
@@ -46,25 +46,14 @@ def parse_prompt(record: Record, line: int) -> Document:
         weight, tools = read_weight(record), read_tools(record.get("tools"))
         return Document("prompt-completion", line, tools=tools, prompt=prompt, completion=completion, weight=weight)
     if isinstance(prompt, list) and isinstance(completion, list):
-        return _conversation(record, prompt, completion, key, line)
+        turns, weights, has_loss = take_prompt(read_turns(prompt, "prompt"))
+        document = answered(Document("messages", line, "", turns, weights=weights), key, read_turns(completion, key))
+        tools, weight = read_tools(record.get("tools")), read_weight(record)
+        return document._replace(tools=tools, weight=weight, num_prompt=0 if has_loss else len(turns))
     for name, value in (("prompt", prompt), (key, completion)):
         if not isinstance(value, str):
             require(value, list, f'"{name}"', "a string or an array of messages")
     raise BadRecordError(f'"prompt" is {type_name(prompt)} but "{key}" is {type_name(completion)}; both must agree')
-
-
-def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document:
-    turns, of_turns, has_loss = take_prompt(read_turns(prompt, "prompt"))
-    answers, of_answers = take_weights(read_turns(completion, key), key)
-    tools = read_tools(record.get("tools"))
-    weight = read_weight(record)
-    weights = None
-    if of_turns or of_answers:
-        weights = (of_turns or (1.0,) * len(turns)) + (of_answers or (1.0,) * len(answers))
-    num_prompt = 0 if has_loss else len(turns)
-    return Document(
-        "messages", line, "", turns + answers, tools, weight=weight, weights=weights, num_prompt=num_prompt
-    )
 
 
 PROMPT = Shape((("prompt", "completion"), ("prompt", "response")), ("tools", *FLAGS), parse_prompt)
