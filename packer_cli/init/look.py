@@ -134,7 +134,7 @@ class Sampler:
         """Add some records of a file. Returns about how many it has."""
         slices = _places(file)[:most]
         if not look.keys:
-            look.keys = _first_keys(slices[0])
+            look.keys = self._first_keys(slices[0])
         num_read = num_bytes = 0
         is_whole = len(slices) == 1 and file.format in _BY_BYTES
         for slice_ in slices:
@@ -162,6 +162,13 @@ class Sampler:
             or _count_records(file)
             or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
         )
+
+    def _first_keys(self, slice_: CorpusSlice) -> tuple[str, ...]:
+        """Read the keys of a slice's first record, of those that some shape has."""
+        for raw in READERS[slice_.file.format].read(slice_, ReadRules(batch_bytes=1 << 14), self._reader.fields):
+            if raw.records or raw.tokens is not None:
+                return tuple(raw.records[0][1] if raw.tokens is None else raw.tokens.columns)
+        return ()
 
     def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:
         documents = [branch for document in batch.documents for branch in document.branches or (document,)]
@@ -258,18 +265,6 @@ def _parquet_metadata(file: CorpusFile) -> Any:
     import pyarrow.parquet as pq
 
     return pq.read_metadata(local_file(as_path(file.path)))
-
-
-def _first_keys(slice_: CorpusSlice) -> tuple[str, ...]:
-    """Read the keys of a slice's first record, of those that some shape has."""
-    from packer_cli.corpus.records.shapes import Normalizer
-
-    for raw in READERS[slice_.file.format].read(slice_, ReadRules(batch_bytes=1 << 14), Normalizer().fields):
-        if raw.records:
-            return tuple(raw.records[0][1])
-        if raw.tokens is not None:
-            return tuple(raw.tokens.columns)
-    return ()
 
 
 def _num_bytes(document: Document) -> int:

@@ -90,19 +90,12 @@ def as_list(value: Any) -> Any:
 
 def type_name(value: object) -> str:
     """Return the JSON name of a value's type, with its article: `a number`."""
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", dict: "an object"}
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, dict):
-        return "an object"
     if isinstance(value, list) or hasattr(value, "dtype"):
         return "an array"
-    return f"a {type(value).__name__}"
+    return names.get(type(value), f"a {type(value).__name__}")
 
 
 def show_keys(record: Record) -> str:
