@@ -29,7 +29,7 @@ from packer_cli.commands.report import Report
 from packer_cli.commands.status import Status
 from packer_cli.commands.tokenize import Tokenized
 from packer_cli.compare import Comparison
-from packer_cli.compare.savings import PlanSimulation
+from packer_cli.compare.outcome import PlanSimulation
 from packer_cli.config import PackConfig
 from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest

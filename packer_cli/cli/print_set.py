@@ -10,7 +10,7 @@ from packer_cli.cli.console import print_json, print_note, print_tables, say_nex
 from packer_cli.cli.say_set import say_set
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan_result import Plan
-from packer_cli.compare.savings import PlanSimulation, savings
+from packer_cli.compare.outcome import PlanSimulation, savings
 from packer_cli.config import GpuConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer
 from packer_cli.config.gpu_model import most_positions

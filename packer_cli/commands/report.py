@@ -25,10 +25,9 @@ from packer_cli.commands.samples import look_at, require_samples
 from packer_cli.commands.simulate import simulate_plan
 from packer_cli.commands.stats import unplanned_stats
 from packer_cli.compare import Comparison, compare
-from packer_cli.compare.outcome import compared_row
+from packer_cli.compare.outcome import PlanSimulation, compared_row
 from packer_cli.compare.row_process import RowFigures
 from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
-from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.config.fields import GIVE
 from packer_cli.config.resolve import Resolved, build

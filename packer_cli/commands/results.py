@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from packer_cli.compare import Comparison as ComparedPlans
-from packer_cli.compare.savings import PlanSimulation
+from packer_cli.compare.outcome import PlanSimulation
 from packer_cli.plan.figures import Stats as StageStats
 from packer_cli.tables.compare import comparison_table, simulation_table
 from packer_cli.tables.stats import stats_tables

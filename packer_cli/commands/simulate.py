@@ -21,7 +21,7 @@ from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan_result import Plan, read_planned
 from packer_cli.commands.results import Comparison, Simulation
 from packer_cli.commands.samples import look_at
-from packer_cli.compare.savings import PlanSimulation, plan_simulation
+from packer_cli.compare.outcome import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError, UsageError

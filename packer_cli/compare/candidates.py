@@ -11,7 +11,7 @@ from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU
-from packer_cli.groups.ways import ways
+from packer_cli.groups.settings import ways
 from packer_cli.plan.core.groups import Group
 from packer_cli.simulate.epoch import choose_layers
 

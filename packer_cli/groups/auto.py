@@ -19,8 +19,7 @@ from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.metrics import HBP, AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import FEW, LONGEST, NOT_WORTH_A_GROUP, Choice, choose_groups, choose_measured_groups
-from packer_cli.groups.settings import Setting, best_settings
-from packer_cli.groups.ways import Way, ways
+from packer_cli.groups.settings import Setting, Way, best_settings, ways
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.pieces import Overflow, make_pieces

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.compare import Comparison
-from packer_cli.compare.savings import PlanSimulation
+from packer_cli.compare.outcome import PlanSimulation
 from packer_cli.config import PlanConfig
 from packer_cli.config.fields import GIVE
 from packer_cli.format.metrics import OverallMetrics, PlanMetrics, SampleCounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer_cli.compare.advice import ALIKE
+from packer_cli.compare.comparison import ALIKE
 from packer_cli.config.fields import GIVE
 from packer_cli.format.records import json_values
 from packer_cli.plan.core.metrics import slot_contents

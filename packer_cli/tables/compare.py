@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 
 from packer_cli.compare import ComparedRow, Comparison
-from packer_cli.compare.outcome import OF_LAYOUT
-from packer_cli.compare.savings import PlanSimulation, Savings, savings
+from packer_cli.compare.outcome import OF_LAYOUT, PlanSimulation, Savings, savings
 from packer_cli.config.fields import GIVE
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.format.metrics import OverallMetrics

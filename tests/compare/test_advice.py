@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from packer_cli.compare.advice import advice, preferred
+from packer_cli.compare.comparison import advice, preferred
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
