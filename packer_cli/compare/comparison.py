@@ -268,32 +268,31 @@ def compare(
         for number, draw in enumerate(draws):
             folder = Path(name) / str(number)
             save_samples(draw, folder)
-            by = _tokens(samples) / max(1, _tokens(draw))
             tasks: dict[int, RowTask] = {}
             for i in order:
                 plans, first = rows[i].candidates or (rows[i].plan,), outcomes.get((i, 0))
                 if isinstance(first, Failed):
                     outcomes[i, number] = first
                     continue
-                requests = [
-                    each.request for each in (plans if first is None else plans[first.chosen : first.chosen + 1])
-                ]
+                plans = plans if first is None else plans[first.chosen : first.chosen + 1]
+                requests = (each.request for each in plans)
                 tasks[i] = RowTask(
                     kind=type(samples),
                     requests=tuple(replace(each, seed=each.seed + number) for each in requests),
                     rule=size_rule(rows[i].config),
                     folder=folder,
                     weights=samples.weights,
+                    scale=_tokens(samples) / max(1, _tokens(draw)),
                     simulator=simulator,
                     by_program=by_program,
                 )
             elsewhere = [i for i in tasks if not rows[i].is_of_process]
             for place, outcome in run_isolated(row_figures, [tasks[i] for i in elsewhere], workers, [PRELOAD]):
-                outcomes[elsewhere[place], number] = _scaled(outcome, by)
+                outcomes[elsewhere[place], number] = outcome
                 left = [rows[i].name for i in elsewhere if (i, number) not in outcomes]
                 bar(len(outcomes), total, ", ".join(left[:workers]))
             for i in (i for i in tasks if rows[i].is_of_process):
-                outcomes[i, number] = _scaled(attempt(row_figures, tasks[i]), by)
+                outcomes[i, number] = attempt(row_figures, tasks[i])
                 bar(len(outcomes), total)
     compared = [
         compared_row(row, *(outcomes[i, number] for number in range(len(draws)))) for i, row in enumerate(rows)
@@ -316,9 +315,3 @@ def compare(
 
 def _tokens(samples: Samples) -> int:
     return int((samples.lengths if samples.among is None else samples.lengths[samples.among]).sum(dtype=np.int64))
-
-
-def _scaled(outcome: RowFigures | Failed, by: float) -> RowFigures | Failed:
-    if isinstance(outcome, Failed) or outcome.simulation is None or by == 1:
-        return outcome
-    return replace(outcome, simulation=outcome.simulation.scaled(by))

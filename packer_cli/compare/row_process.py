@@ -43,6 +43,8 @@ class RowTask:
     kind: type[Samples]
     """The class of the samples."""
     weights: tuple[Share, ...]
+    scale: float
+    """Times as many tokens that an epoch has as these samples, for the predicted one."""
     simulator: Simulator | None = None
     """Predicts the epoch's time."""
     by_program: bool = False
@@ -79,7 +81,7 @@ def row_figures(task: RowTask) -> RowFigures:
     """Plan, check and measure the request whose epoch is shortest; where several are alike, the best two."""
     samples = _load_samples(task)
     best = fastest(task.requests, pieces_to_plan(samples, task.rule, task.requests[0].seed), task.simulator)
-    found = [_measured(samples, replace(task, requests=(task.requests[k],)), k) for k in best]
+    found = [_measured(samples, task, k) for k in best]
     return min(found, key=lambda figures: figures.simulation.order if figures.simulation else (False, 0.0))
 
 
@@ -139,9 +141,9 @@ def _some_of(pieces: Pieces, most: int) -> Pieces:
 
 
 def _measured(samples: Samples, task: RowTask, number: int) -> RowFigures:
-    (request,) = task.requests
+    request = task.requests[number]
     warm_up(request)
-    _rehearse(samples, task)
+    _rehearse(samples, task.rule, request)
     algorithm, seconds_of_calls = request.algorithm, [0.0]
 
     def timed(*arguments: Any, **more: Any) -> Any:
@@ -164,7 +166,7 @@ def _measured(samples: Samples, task: RowTask, number: int) -> RowFigures:
         peak_bytes=peak_bytes,
         cut_off=max(seconds_of_calls) >= getattr(request.packing_options, "time_limit", np.inf),
         **vars(prove_by_program(metrics, plan) if task.by_program else metrics),
-        simulation=task.simulator.figures(plan) if task.simulator else None,
+        simulation=task.simulator.figures(plan).scaled(task.scale) if task.simulator else None,
         work_left_out=round(1 - _attention(plan.pieces) / max(1.0, _attention(pieces)), 6),
         chosen=number,
     )
@@ -176,17 +178,16 @@ def _attention(pieces: Pieces) -> float:
     return float(np.square(pieces.length, dtype=np.float64).sum())
 
 
-def _rehearse(samples: Samples, task: RowTask) -> None:
+def _rehearse(samples: Samples, rule: SizeRule, request: PlanRequest) -> None:
     """Plan some of the samples, to load every kernel that these lengths need before the clock starts."""
     num = len(samples.lengths)
     some = np.arange(0, num, 1 + num // _NUM_REHEARSED, dtype=np.int32)
     few = replace(samples, sources=None, among=some).alone()
-    request = task.requests[0]
     options = request.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
     with suppress(RunError):  # None of these few may fit.
-        build_plan(pieces_to_plan(few, task.rule, request.seed), replace(request, packing_options=options))
+        build_plan(pieces_to_plan(few, rule, request.seed), replace(request, packing_options=options))
 
 
 def _load_samples(task: RowTask) -> Samples:

@@ -29,8 +29,7 @@ from packer_cli.config.groups import choose_groups, parse_group, read_align, rea
 from packer_cli.config.messages import validate
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
-from packer_cli.plan.core.groups import Group, require_aligned
-from packer_cli.plan.path_tokens import read_path_tokens
+from packer_cli.plan.core.groups import Group, read_path_tokens, require_aligned
 from packer_cli.plan.strategies.protocol import NOT_FOR_ALL, Strategy
 from packer_cli.plan.strategies.registry import (
     DEFAULT,

@@ -16,12 +16,11 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
-from packer_cli.plan.core.groups import UNLIMITED, Group, require_aligned
+from packer_cli.plan.core.groups import UNLIMITED, Group, read_limits, require_aligned
 from packer_cli.plan.core.samples import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.path_tokens import read_limits
 from packer_cli.plan.strategies.predict import digits
 from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES, find_strategy

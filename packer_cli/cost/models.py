@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packer_cli.cost.stages import Stage, kinds_of_stages, stage_layers
+from packer_cli.cost.stages import WHOLE, Stage, stage_layers
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout
 
@@ -54,8 +54,11 @@ class CostModel:
         return self.head / per_layer if per_layer > 0 else 0.0
 
     def stages(self, layout: Layout) -> tuple[Stage, ...]:
-        """Return the stages of the layout of which one is the slowest."""
-        return kinds_of_stages(self.num_layers, self.head_layers, layout.pp)
+        """Return the stages of which one is the slowest: the one with the most layers, and the last."""
+        if layout.pp == 1:
+            return (WHOLE,)
+        *others, last = stage_layers(self.num_layers, self.head_layers, layout.pp)
+        return Stage(max(others) / self.num_layers, has_head=False), Stage(last / self.num_layers)
 
     def computing(
         self, work: ArrayLike, tokens: ArrayLike, layout: Layout, checkpoint_layers: int, stage: Stage

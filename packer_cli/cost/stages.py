@@ -45,11 +45,3 @@ def stage_layers(num_layers: int, head_layers: float, num_stages: int) -> tuple[
     last = min(range(1, max(1, num_layers - others) + 1), key=lambda number: (slowest(number), -number))
     each, more = divmod(num_layers - last, others)
     return (*(each + (stage < more) for stage in range(others)), last)
-
-
-def kinds_of_stages(num_layers: int, head_layers: float, num_stages: int) -> tuple[Stage, ...]:
-    """Return the stages of which one is the slowest of `stage_layers`: the one with the most layers, and the last."""
-    if num_stages == 1:
-        return (WHOLE,)
-    *others, last = stage_layers(num_layers, head_layers, num_stages)
-    return Stage(max(others) / num_layers, has_head=False), Stage(last / num_layers)

@@ -22,7 +22,7 @@ from packer_cli.groups.choice import FEW, LONGEST, NOT_WORTH_A_GROUP, Choice, ch
 from packer_cli.groups.settings import Setting, Way, best_settings, ways
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.groups import UNLIMITED, Group
-from packer_cli.plan.core.pieces import Overflow, make_pieces
+from packer_cli.plan.core.samples import Overflow, make_pieces
 from packer_cli.plan.core.types import Int32Array, Pieces
 from packer_cli.plan.notes import describe_overflow
 from packer_cli.plan.strategies.predict import digits

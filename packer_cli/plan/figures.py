@@ -115,8 +115,7 @@ def plan_stats(
     figures = plan_figures(plan, request, source_of_sample)
     baseline = baseline or baseline_of(plan, request)
     return PlanMetrics(
-        overall=figures.overall,
-        groups=figures.groups,
+        **vars(figures),
         baseline=BaselineMetrics(name=baseline.name, **_rounded(measure(baseline.plan, linear=request.linear))),
     )
 

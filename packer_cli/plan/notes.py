@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import KINDS, TURNS
+from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.groups import limits_of
 from packer_cli.plan.core.samples import Cut
 from packer_cli.plan.core.types import Plan
@@ -87,22 +87,15 @@ def row_notes(plan: Plan, max_path_tokens: str | None) -> list[str]:
     if not plan.limits:
         return []
     nearly_full = 0.9 * np.array([group.capacity for group in plan.groups])[packs.group]
-
-    def of_rows(values: NDArray[np.integer]) -> NDArray[np.int64]:
-        return np.add.reduceat(values[packs.pieces], packs.offsets[:-1], dtype=np.int64)
-
-    has_room = of_rows(plan.pieces.length) < nearly_full
+    tokens, *others = (pack_sums(need, packs.offsets, packs.pieces) for need in plan.pieces.needs)
     by_loss, by_paths = (
-        has_room & (100 * of_rows(need) >= percent * nearly_full)
-        for need, percent in zip(plan.pieces.needs[1:], plan.limits, strict=True)
+        (tokens < nearly_full) & (100 * taken >= percent * nearly_full)
+        for taken, percent in zip(others, plan.limits, strict=True)
     )
+    narrow = "narrow --loss-on, so that shared tokens have no loss"
     found = (
         (by_paths, f"path tokens (--max-path-tokens {max_path_tokens})", RAISE_LIMIT),
-        (
-            by_loss,
-            "loss tokens, counted once for each branch,",
-            "narrow --loss-on, so that shared tokens have no loss",
-        ),
+        (by_loss, "loss tokens, counted once for each branch,", narrow),
     )
     return [
         f"{rows.sum():,} of {len(packs):,} rows are full of {what} before they are full of tokens; {remedy}"

@@ -24,9 +24,8 @@ from packer_cli.format.ragged import offsets_of
 from packer_cli.format.records import json_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
-from packer_cli.plan.core.groups import UNLIMITED, Group
+from packer_cli.plan.core.groups import UNLIMITED, Group, read_limits
 from packer_cli.plan.core.types import ItemPieces, Packs, PieceLoss, Pieces, Plan, Schedule
-from packer_cli.plan.path_tokens import read_limits
 from packer_cli.remote.local import map_file, open_source
 
 PLAN_VERSION = 9

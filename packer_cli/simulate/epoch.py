@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from packer_cli.cost.models import GpuModel, MemoryModel
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.plan.core.cp_sharding import cp_slowdown
-from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.metrics import slot_sums
 from packer_cli.plan.core.types import FILLER, Float64Array, Int64Array, Plan, Schedule
 from packer_cli.plan.kernels.durations import free_seconds, pipeline_seconds
 
@@ -68,15 +68,11 @@ def slot_seconds(
     for each in np.unique(schedule.slot_group).tolist():
         model.cost.require_known(plan.groups[each].layout)
     group = schedule.slot_group.astype(np.int64)
-    packs, pieces = plan.packs, plan.pieces
-    pack_tokens, pack_work = pack_tokens_and_work(
-        packs.offsets, packs.pieces, pieces.length, attention=pieces.attention
-    )
-    if plan.mask == "causal":
-        pack_work = pack_tokens * pack_tokens
-    tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
-    work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    row_tokens, row_work = _rows(plan, schedule, tokens, work, pad_to)
+    aligned, aligned_work, tokens, work = slot_sums(plan, schedule)
+    # Of a row that is one sample, no sample is aligned by itself.
+    row_tokens = _padded(plan, schedule, tokens if plan.mask == "causal" else aligned, pad_to)
+    padding = row_tokens - aligned
+    row_work = (row_tokens * row_tokens).astype(np.float64) if plan.mask == "causal" else aligned_work + padding**2
     # A micro-batch takes as long as its slowest CP rank.
     waiting = work * (np.append(cp_slowdown(plan), 1.0)[schedule.slot_pack] - 1)
     work, row_work = work + waiting, row_work + waiting
@@ -99,22 +95,6 @@ def slot_seconds(
         parts[:, those] = np.choose(np.argmax(wholes, axis=0), split)  # Those of the slowest stage.
         forward[those] = 1 / (3 + 3 * cost.recompute * num_layers / cost.num_layers)
     return SlotSeconds(parts=parts, forward=forward, group=group, tokens=tokens)
-
-
-def _rows(
-    plan: Plan, schedule: Schedule, tokens: Int64Array, work: Float64Array, pad_to: PadTo
-) -> tuple[NDArray[Any], Float64Array]:
-    """Return tokens and attention work of each slot's padded row; `tokens` and `work` are of its real tokens."""
-    if plan.mask == "causal":
-        length = _padded(plan, schedule, tokens, pad_to)
-        return length, (length * length).astype(np.float64)
-    if plan.is_padded or any(group.align > 1 for group in plan.groups):
-        pack_tokens, pack_work = plan_tokens_and_work(plan)
-        tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
-        work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    length = _padded(plan, schedule, tokens, pad_to)
-    padding = length - tokens
-    return length, work + padding * padding
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:
@@ -241,10 +221,6 @@ class Simulation:
     def group_tokens(self) -> Int64Array:
         """Real tokens of each group, int64[g], without padding."""
         return index_sums(self.slots.group, self.slots.tokens, len(self.plan.groups))
-
-    def iterations_of(self, group: int) -> Int64Array:
-        """Return the iterations that hold slots of a group, rising."""
-        return np.unique(self.schedule.slot_iteration[self.slots.group == group])
 
 
 def simulate(

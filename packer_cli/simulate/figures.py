@@ -142,8 +142,14 @@ def simulation_figures(simulation: Simulation, model: GpuModel) -> EpochFigures:
             f"the model of time and memory is of {model.num_gpus} GPUs that share the weights, and "
             f"{plan.num_gpus} train: memory, and what depends on it, is for the former"
         )
+    tokens, num_steps = int(simulation.group_tokens.sum()), len(simulation.step_seconds)
     return EpochFigures(
-        overall=_overall(simulation),
+        overall=OverallFigures(
+            **_time_figures(simulation, simulation.gpu_seconds.sum(axis=0), tokens, simulation.iteration_seconds),
+            num_gpus=plan.num_gpus,
+            num_steps=num_steps,
+            step_seconds=_round(simulation.seconds / max(1, num_steps)),
+        ),
         groups=tuple(_group(simulation, g) for g in range(len(plan.groups))),
         notes=tuple(notes),
         warnings=tuple(warnings),
@@ -164,57 +170,37 @@ def describe_origin(origin: Mapping[str, Any]) -> str:
     )
 
 
-def _overall(simulation: Simulation) -> OverallFigures:
-    num_gpus = simulation.plan.num_gpus
-    num_iterations, num_steps = len(simulation.iteration_seconds), len(simulation.step_seconds)
-    figures = _time_figures(
-        simulation.gpu_seconds.sum(axis=0),
-        num_gpus,
-        int(simulation.group_tokens.sum()),
-        num_iterations,
-        float(simulation.iteration_seconds.sum()) / max(1, num_iterations),
-    )
-    return OverallFigures(
-        **vars(figures),
-        num_gpus=num_gpus,
-        num_steps=num_steps,
-        step_seconds=_round(simulation.seconds / max(1, num_steps)),
-    )
-
-
 def _group(simulation: Simulation, g: int) -> GroupFigures:
-    plan = simulation.plan
-    group, tokens = plan.groups[g], int(simulation.group_tokens[g])
-    seconds = simulation.iteration_seconds[simulation.iterations_of(g)]
-    mean = float(seconds.sum()) / max(1, len(seconds))
-    figures = _time_figures(simulation.gpu_seconds[g], plan.num_gpus, tokens, len(seconds), mean)
+    group, layers = simulation.plan.groups[g], simulation.layers[g]
+    own = np.unique(simulation.schedule.slot_iteration[simulation.slots.group == g])
+    tokens, seconds = int(simulation.group_tokens[g]), simulation.iteration_seconds[own]
     return GroupFigures(
-        **vars(figures),
+        **_time_figures(simulation, simulation.gpu_seconds[g], tokens, seconds),
         name=group_name(group),
         capacity=group.capacity,
         sp_size=group.sp_size,
-        checkpoint_layers=simulation.layers[g].layers,
-        fits=simulation.layers[g].fits,
-        memory_bytes=_round(simulation.layers[g].bytes),
+        checkpoint_layers=layers.layers,
+        fits=layers.fits,
+        memory_bytes=_round(layers.bytes),
         num_tokens=tokens,
     )
 
 
 def _time_figures(
-    gpu_seconds: Float64Array, num_gpus: int, tokens: int, num_iterations: int, iteration_seconds: float
-) -> TimeFigures:
-    """Make figures of the GPU-seconds (float64[parts]) of some packs, and of the iterations that hold these."""
-    total = float(gpu_seconds.sum())
-    return TimeFigures(
-        seconds=_round(total / num_gpus),
-        gpu_hours=_round(total / _HOUR),
-        gpu_days=_round(total / _HOUR / 24),
-        num_iterations=num_iterations,
-        iteration_seconds=_round(iteration_seconds),
-        tokens_per_gpu_second=_round(tokens / total if total else 0.0),
-        useful=_round(float(gpu_seconds[0]) / total if total else 0.0),
-        split={name: _round(each / num_gpus) for name, each in zip(PARTS, gpu_seconds.tolist(), strict=True)},
-    )
+    simulation: Simulation, gpu_seconds: Float64Array, tokens: int, iteration_seconds: Float64Array
+) -> dict[str, Any]:
+    """Make `TimeFigures` of the GPU-seconds (float64[parts]) of some packs, and of the iterations that hold these."""
+    total, num_gpus = float(gpu_seconds.sum()), simulation.plan.num_gpus
+    return {
+        "seconds": _round(total / num_gpus),
+        "gpu_hours": _round(total / _HOUR),
+        "gpu_days": _round(total / _HOUR / 24),
+        "num_iterations": len(iteration_seconds),
+        "iteration_seconds": _round(float(iteration_seconds.sum()) / max(1, len(iteration_seconds))),
+        "tokens_per_gpu_second": _round(tokens / total if total else 0.0),
+        "useful": _round(float(gpu_seconds[0]) / total if total else 0.0),
+        "split": {name: _round(each / num_gpus) for name, each in zip(PARTS, gpu_seconds.tolist(), strict=True)},
+    }
 
 
 def _group_note(simulation: Simulation, model: GpuModel, g: int) -> str:

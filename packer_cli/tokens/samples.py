@@ -34,7 +34,7 @@ class StoreSamples:
         samples = Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
         if not isinstance(store, ItemStore):
             return samples
-        from packer_cli.plan.core.item_cut import ItemSamples  # Flat samples need not wait for kernels of items.
+        from packer_cli.plan.core.items import ItemSamples  # Flat samples need not wait for kernels of items.
 
         return ItemSamples(**vars(samples), trees=store.trees())
 

@@ -1,4 +1,4 @@
-"""Plain-Python twins of `plan.kernels.balance.refine` and the bounds: moves as sets of places, all scored alike."""
+"""Plain-Python twins of `plan.kernels.refine` and the bounds: moves as sets of places, all scored alike."""
 
 from __future__ import annotations
 

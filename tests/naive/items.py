@@ -1,4 +1,4 @@
-"""Twins of `plan.core.items` and `plan.kernels.balance.items`: tokens as nodes, every depth and run tried."""
+"""Twins of `plan.core.items` and `plan.kernels.exchange_items`: tokens as nodes, every depth and run tried."""
 
 from __future__ import annotations
 

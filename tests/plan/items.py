@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.item_cut import ItemSamples
-from packer_cli.plan.core.items import whole_items
+from packer_cli.plan.core.items import ItemSamples, whole_items
 from tests.naive.items import Item, ends_of
 
 NONE = 2**31 - 1

@@ -14,7 +14,7 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
-from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.kernels.balance import parse_balance

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core import mixture as mixture_module
-from packer_cli.plan.core import pieces as pieces_module
+from packer_cli.plan.core import samples as samples_module
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.mixture import weighted_samples
-from packer_cli.plan.core.pieces import make_pieces
+from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.kernels.balance import parse_balance
@@ -175,7 +175,7 @@ def test_epochs_differ_in_order_but_share_packs(plan):
 )
 def test_split_covers_every_token(lengths, capacity, weight, seed):
     array = np.array(lengths, dtype=np.int32)
-    samples = weighted_samples(np.zeros(len(array), dtype=np.int32), [weight], seed)
+    samples = weighted_samples(np.zeros(len(array), dtype=np.int32), [weight], seed, array)
     assert (samples is None) == (weight == 1.0)
     pieces = make_pieces(array, samples, capacity, "split")
     check_pieces(pieces, array, samples, is_whole=True)
@@ -189,11 +189,11 @@ def test_split_covers_every_token(lengths, capacity, weight, seed):
 
 def test_weights_draw_a_seeded_part():
     sources = np.array([0] * 100 + [1] * 100, dtype=np.int32)
-    samples = weighted_samples(sources, [0.25, 2.0], seed=3)
+    samples = weighted_samples(sources, [0.25, 2.0], 3, np.ones_like(sources))
     assert (samples < 100).sum() == 25
     assert np.bincount(samples[samples >= 100])[100:].tolist() == [2] * 100
-    assert np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], seed=3))
-    assert not np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], seed=4))
+    assert np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], 3, np.ones_like(sources)))
+    assert not np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], 4, np.ones_like(sources)))
 
 
 @given(
@@ -223,13 +223,13 @@ def test_weights_that_ask_for_too_many_samples(monkeypatch):
         r"weights \(PATH@WEIGHT\), or more epochs"
     )
     with pytest.raises(RunError, match=message):
-        weighted_samples(sources, [1e12, 2.0], seed=0)
+        weighted_samples(sources, [1e12, 2.0], 0, np.ones_like(sources))
     monkeypatch.setattr(mixture_module, "MOST_PIECES", 95)
-    assert len(weighted_samples(sources, [2.5, 2.0], seed=0)) == 95
+    assert len(weighted_samples(sources, [2.5, 2.0], 0, np.ones_like(sources))) == 95
     with pytest.raises(RunError, match=r"about 1.02e\+03 samples an epoch out of 40"):
         weighted_samples(sources, [TokenShare(1000), 2.0], seed=0, lengths=np.ones(40, dtype=np.int32))
     with pytest.raises(RunError, match="about 105 samples an epoch out of 40; it may have 95 at most"):
-        weighted_samples(sources, [2.5, 3.0], seed=0)
+        weighted_samples(sources, [2.5, 3.0], 0, np.ones_like(sources))
 
 
 @pytest.mark.parametrize(("overflow", "expected"), [("truncate", [5, 10]), ("drop", [5]), ("split", [5, 10, 10, 3])])
@@ -239,7 +239,7 @@ def test_overflow(overflow, expected):
 
 
 def test_more_pieces_than_a_plan_can_number(monkeypatch):
-    monkeypatch.setattr(pieces_module, "MOST_PIECES", 5)
+    monkeypatch.setattr(samples_module, "MOST_PIECES", 5)
     with pytest.raises(RunError) as error:
         make_pieces(np.array([9, 9], dtype=np.int32), None, 4, "split")
     assert str(error.value) == (

@@ -92,8 +92,8 @@ def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity
     runs = zip(*(each.tolist() for each in cut.left_out), strict=True)
     assert [(item, branch) for item, first, stop, _ in runs for branch in range(first, stop)] == sorted(set(left_out))
     cut.check(pieces)
-    counts = cut.fates(pieces)
-    assert counts.items.turns_left_out == sum(some[item].kind == TURNS for item, _ in set(left_out))
+    counts = cut.counts(pieces).items
+    assert counts.turns_left_out == sum(some[item].kind == TURNS for item, _ in set(left_out))
     assert {item for item, _ in left_out} <= {item for item, _ in reasons_lost(cut)}
 
 

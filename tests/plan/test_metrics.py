@@ -14,8 +14,8 @@ from packer_cli.plan.core import randomness
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import balance_ratio, imbalance, measure
-from packer_cli.plan.core.pieces import make_pieces
 from packer_cli.plan.core.randomness import measure_randomness
+from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.types import FILLER, Packs, Pieces, Plan, Schedule
 
 K = 1024

@@ -14,8 +14,8 @@ from packer_cli.plan.core.bounds import least_max_work
 from packer_cli.plan.core.cost import require_exact
 from packer_cli.plan.core.csr import pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.kernels.balance.exchange import Chosen, Pack, Pair, find_move
-from packer_cli.plan.kernels.balance.refine import even_samples, refine_packs
+from packer_cli.plan.kernels.exchange import Chosen, Pack, Pair, find_move
+from packer_cli.plan.kernels.refine import even_samples, refine_packs
 from tests.naive import exchange as naive
 
 linears = st.sampled_from([0, 0, 1, 30, 500, 24_576, 2**31 - 2])

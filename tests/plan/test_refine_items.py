@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.kernels.balance.items import even_items
-from packer_cli.plan.kernels.balance.refine import refine_packs
+from packer_cli.plan.kernels.refine import even_items, refine_packs
 from tests.naive import items as naive
 
 loads = st.tuples(st.integers(1, 400), st.integers(1, 30), st.integers(0, 30))

@@ -11,8 +11,7 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.mixture import weighted_samples
-from packer_cli.plan.core.pieces import make_pieces
-from packer_cli.plan.core.samples import kept_samples
+from packer_cli.plan.core.samples import kept_samples, make_pieces
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.packing import REGISTRY
 from tests import naive
@@ -25,7 +24,7 @@ def cut_pieces(draw):
     """Pieces as `make_pieces` makes them, with weights, and a capacity to wrap at."""
     lengths = np.array(draw(st.lists(st.integers(1, 60), max_size=20)), dtype=np.int32)
     weight = draw(st.sampled_from([1.0, 0.5, 2.0, 2.5]))
-    samples = weighted_samples(np.zeros(len(lengths), dtype=np.int32), [weight], draw(st.integers(0, 9)))
+    samples = weighted_samples(np.zeros(len(lengths), dtype=np.int32), [weight], draw(st.integers(0, 9)), lengths)
     capacity = draw(st.integers(1, 50))
     overflow = draw(st.sampled_from(["split", "truncate", "drop"]))
     return lengths, samples, capacity, overflow, make_pieces(lengths, samples, capacity, overflow)

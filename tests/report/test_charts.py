@@ -16,7 +16,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.models import TrainConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.core.metrics import iteration_figures, measure
+from packer_cli.plan.core.metrics import measure, slot_contents
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.figures import baseline_of
 from packer_cli.report.charts.balance import (
@@ -175,10 +175,11 @@ def test_of_many_ranks_some_are_drawn():
 def test_the_series_has_the_means_of_the_figures(options):
     generator = np.random.default_rng(1)
     plan, rules = planned([*generator.integers(1, 64, 900), *generator.integers(65, 512, 200)], **options)
-    figures, expected = iteration_figures(plan, linear=rules.linear), measure(plan, linear=rules.linear)
-    assert figures.abr.mean() == pytest.approx(expected.abr)
-    assert figures.dbr.mean() == pytest.approx(expected.dbr)
-    assert 1 - figures.tokens.sum() / figures.token_slots.sum() == pytest.approx(expected.pr)
+    slots, expected = slot_contents(plan), measure(plan, linear=rules.linear)
+    abr = slots.ratios(slots.work)
+    assert abr.mean() == pytest.approx(expected.abr)
+    assert slots.ratios(slots.shared_tokens).mean() == pytest.approx(expected.dbr)
+    assert 1 - slots.real_tokens.sum() / slots.row_length.sum() == pytest.approx(expected.pr)
     first_step, num_iterations, ratios = step_series(plan, rules.linear, most=7)
     assert len(first_step) == 7
     assert num_iterations.sum() == expected.num_iterations
@@ -190,8 +191,9 @@ def test_the_series_has_the_means_of_the_figures(options):
         stop = [*first_step.tolist(), step[-1] + 1][place + 1]
         own = (step >= first) & (step < stop)
         assert num_iterations[place] == own.sum()
-        assert ratios["ABR"][place] == pytest.approx(figures.abr[own].mean())
-        assert ratios["PR"][place] == pytest.approx(1 - figures.tokens[own].sum() / figures.token_slots[own].sum())
+        assert ratios["ABR"][place] == pytest.approx(abr[own].mean())
+        run = own[slots.iteration]
+        assert ratios["PR"][place] == pytest.approx(1 - slots.real_tokens[run].sum() / slots.row_length[run].sum())
     check(chart_of_series(plan, rules.linear))
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.sizes import parse_number
 
 CpSharding = Literal["sequence", "document", "static", "auto"]
@@ -28,7 +27,7 @@ def tile_work(queries: Any, keys: Any) -> Any:
     return (queries + TILE - 1) // TILE * TILE * (keys - (queries - 1) / 2)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class AttentionRates:
     """Work of the attention kernel a second, in any unit, by the size of a piece.
 
@@ -36,46 +35,37 @@ class AttentionRates:
     and quotients are taken, so every machine decides alike.
     """
 
-    queries: Int64Array
-    """int64[a], rising"""
-    keys: Int64Array
-    """int64[b], rising"""
-    rates: Float64Array
-    """float64[b, a]"""
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AttentionRates):
-            return NotImplemented
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return all(np.array_equal(own, theirs) for own, theirs in pairs)
-
-    __hash__ = None  # type: ignore[assignment]
+    queries: tuple[int, ...]
+    """a sizes, rising."""
+    keys: tuple[int, ...]
+    """b sizes, rising."""
+    rates: tuple[tuple[float, ...], ...]
+    """b rows of a rates."""
 
     @classmethod
     def assumed(cls, rho: float = 1.0) -> AttentionRates:
         """Return the same rate for all pieces, but `rho` of it for those of fewer than `SHORT` queries.
 
-        >>> AttentionRates.assumed(0.5).rates.tolist()
-        [[0.5, 1.0]]
+        >>> AttentionRates.assumed(0.5).rates
+        ((0.5, 1.0),)
         """
-        return cls(queries=np.array([SHORT - 1, SHORT]), keys=np.array([1]), rates=np.array([[rho, 1.0]]))
+        return cls(queries=(SHORT - 1, SHORT), keys=(1,), rates=((rho, 1.0),))
 
     @classmethod
     def measured(cls, rows: Sequence[tuple[int, int, float]]) -> AttentionRates:
         """Return rates from (queries, keys, seconds) of pieces, at least one; seconds above 0, queries at most keys.
 
         >>> rates = AttentionRates.measured([(128, 1024, 1.0), (256, 1024, 1.0), (128, 4096, 4.0)])
-        >>> rates.queries.tolist(), rates.keys.tolist(), [len(row) for row in rates.rates]
-        ([128, 256], [1024, 4096], [2, 2])
+        >>> rates.queries, rates.keys, [len(row) for row in rates.rates]
+        ((128, 256), (1024, 4096), [2, 2])
         """
         table = sorted((kv, q, float(tile_work(q, kv)) / seconds) for q, kv, seconds in rows)
-        queries = np.unique([q for _, q, _ in table])
-        keys = np.unique([kv for kv, _, _ in table])
-        rates = np.empty((len(keys), len(queries)))
-        for row, key_length in zip(rates, keys, strict=True):
+        queries, keys = tuple(sorted({q for q, _, _ in rows})), tuple(sorted({kv for _, kv, _ in rows}))
+        rates = []
+        for key_length in keys:
             own = np.array([(q, rate) for kv, q, rate in table if kv == key_length])
-            row[:] = np.interp(queries, own[:, 0], own[:, 1])
-        return cls(queries=queries, keys=keys, rates=rates)
+            rates.append(tuple(np.interp(queries, own[:, 0], own[:, 1]).tolist()))
+        return cls(queries=queries, keys=keys, rates=tuple(rates))
 
 
 @dataclass(frozen=True, kw_only=True)

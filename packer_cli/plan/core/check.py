@@ -110,6 +110,11 @@ def _some(samples: Int32Array | None, first: int, stop: int) -> Int32Array:
     return np.arange(first, stop, dtype=np.int32) if samples is None else samples[first:stop]
 
 
+def _are_below(numbers: NDArray[np.integer], stop: int) -> bool:
+    """Whether all numbers are in 0 .. stop-1."""
+    return not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < stop)
+
+
 def _is_permutation(values: Int32Array) -> bool:
     """Whether each of 0 .. n-1 occurs once. All values must lie in that range. O(n)."""
     seen = np.zeros(len(values), dtype=np.bool_)
@@ -128,17 +133,11 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     forbid(number <= 0, lambda pack: f"pack {pack} is empty")
     forbid(number > most, lambda pack: f"pack {pack} holds {number[pack]} samples, more than {most}")
     require(len(packs.pieces) == num_pieces, f"{len(packs.pieces)} pieces are packed, not {num_pieces}")
-    require(
-        num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces),
-        "the packs hold pieces that do not exist",
-    )
+    require(_are_below(packs.pieces, num_pieces), "the packs hold pieces that do not exist")
     if not _is_permutation(packs.pieces):
         times = np.bincount(packs.pieces, minlength=num_pieces)
         forbid(times != 1, lambda piece: f"piece {piece} is in {times[piece]} packs; it must be in exactly one")
-    require(
-        len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
-        "a pack belongs to no group",
-    )
+    require(_are_below(packs.group, len(plan.groups)), "a pack belongs to no group")
     has_cp = np.array([group.cp_size > 1 for group in plan.groups])[packs.group]
     codes = packs.cp_sharding
     wrong = (codes < 0) | (codes >= np.where(has_cp, len(PLANNED), 1))
@@ -167,14 +166,10 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     where = f"epoch {epoch}: "
     is_pack = schedule.slot_pack != FILLER
     packs = schedule.slot_pack[is_pack]
-    require(len(packs) == 0 or (packs.min() >= 0 and packs.max() < len(plan.packs)), where + "a slot has no such pack")
+    require(_are_below(packs, len(plan.packs)), where + "a slot has no such pack")
     times = np.bincount(packs, minlength=len(plan.packs))
     forbid(times != 1, lambda pack: f"{where}pack {pack} runs {times[pack]} times; it must run exactly once")
-    require(
-        len(schedule.slot_group) == 0
-        or (int(schedule.slot_group.min()) >= 0 and int(schedule.slot_group.max()) < len(plan.groups)),
-        where + "a slot belongs to no group",
-    )
+    require(_are_below(schedule.slot_group, len(plan.groups)), where + "a slot belongs to no group")
     require(
         np.array_equal(schedule.slot_group[is_pack], plan.packs.group[packs]),
         where + "a slot does not belong to the group of its pack",

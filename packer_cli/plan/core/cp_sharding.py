@@ -57,7 +57,8 @@ def predict_seconds(
         cp_sizes: int64[p], CP degree of each pack.
     """
     seconds = np.zeros((len(offsets) - 1, len(PLANNED)))
-    _predict(read_only(lengths), read_only(offsets), cp_sizes, rates.queries, rates.keys, rates.rates, seconds)
+    sizes_and_rates = map(np.array, (rates.queries, rates.keys, rates.rates))
+    _predict(read_only(lengths), read_only(offsets), cp_sizes, *sizes_and_rates, seconds)
     return seconds
 
 

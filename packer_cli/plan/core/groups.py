@@ -1,4 +1,4 @@
-"""Length groups, and which pieces belong to each (GroupData; HBP, algorithm 5).
+"""Length groups, which pieces belong to each (GroupData; HBP, algorithm 5), and the limits of their rows.
 
 Without numpy at run time, so that reading the command line does not load it.
 """
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from packer_cli.format.layout import Layout
-from packer_cli.sizes import format_tokens
+from packer_cli.sizes import format_tokens, parse_number
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 UNLIMITED = 2**31 - 1
-"""Most samples of a pack where `--max-samples` sets no limit."""
+"""Most samples of a pack where `--max-samples` sets no limit, and percent of a capacity that no row exceeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +131,36 @@ def divisors(number: int) -> list[int]:
     """
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
+
+
+_MOST_TIMES = 10_000
+
+
+def read_limits(text: str | None) -> tuple[int, ...]:
+    """Read the limits of rows, see `Plan.limits`, by `--max-path-tokens`; rows of flat samples have none.
+
+    >>> [read_limits(text) for text in ("2x", "1.5x", None)]
+    [(100, 200), (100, 150), ()]
+
+    Raises:
+        ValueError: the text is another.
+    """
+    if text is None:
+        return ()
+    try:
+        percent = UNLIMITED if text == "none" else round(100 * parse_number(text.removesuffix("x")))
+    except (ValueError, OverflowError):
+        percent = 0
+    if text != "none" and not (text.endswith("x") and 100 <= percent <= 100 * _MOST_TIMES):
+        raise ValueError(
+            f"must be a multiple of the capacity of at least 1x, such as 2x, or none, got {text!r}; a pack has at "
+            "least as many path tokens as tokens"
+        )
+    return (100, percent)
+
+
+def read_path_tokens(value: object) -> str | None:
+    """Return the value as it is kept. Raises ValueError where it is not one."""
+    text = None if value is None else str(value).strip().lower()
+    read_limits(text)
+    return text

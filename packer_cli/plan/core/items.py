@@ -9,21 +9,231 @@ consecutive branches, which repeat their path. A piece keeps the segments that i
 above its depth.
 
 Sources: Tree Training (arXiv 2511.00413), Preference Packing (arXiv 2602.24082). Price: O(segments) for all items; for
-those that are cut, times the logarithm of their tokens or branches.
+those that are cut, times the logarithm of their tokens or branches; of the checker, O(segments + pieces).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.metrics import TreeFigures
+from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.ragged import expand, offsets_of, owners
-from packer_cli.format.trees import SAMPLE, ItemTrees
-from packer_cli.plan.core.item_kernels import measure
-from packer_cli.plan.core.types import WHOLE, Int64Array, ItemPieces, PieceTrees, read_only
+from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
+from packer_cli.plan.core.check import check_pieces, forbid, require
+from packer_cli.plan.core.item_kernels import cut, measure
+from packer_cli.plan.core.samples import Cut, Samples, SizeRule
+from packer_cli.plan.core.types import (
+    WHOLE,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    ItemPieces,
+    Lost,
+    Pieces,
+    PieceTrees,
+    read_only,
+)
+from packer_cli.sizes import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemSamples(Samples):
+    """The facts about items that a plan needs; `lengths` are their unique tokens."""
+
+    unit: ClassVar[str] = "item"
+    trees: ItemTrees
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]], weights: tuple[Share, ...] = ()) -> Self:
+        """Make the items of what `columns` gave."""
+        trees = ItemTrees(**{name: columns[name] for name in ItemTrees._fields})
+        return cls(lengths=columns["lengths"], sources=columns.get("sources"), weights=weights, trees=trees)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that make the items, by name, without `among`."""
+        return super().columns() | self.trees._asdict()
+
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether a plan of some of the items says what one of all would."""
+        return False
+
+    @property
+    def num_branches(self) -> Int64Array:
+        """int64[n]: branches of each."""
+        return np.diff(self.trees.branch_offsets)
+
+    def select(self, samples: Int32Array) -> Self:
+        """Select these items (int32[k]) alone, in this order, to plan them all."""
+        return replace(super().select(samples), trees=select_items(self.trees, samples))
+
+    def sizes(self, limits: Sequence[int] = ()) -> Int32Array:
+        """Compute the tokens that each item takes of a capacity: int32[n]. O(segments)."""
+        return whole_items(self.trees).sizes(limits)
+
+    def saved(self) -> TreeFigures:
+        """Count the savings of shared prefixes. O(segments)."""
+        return tree_figures(self.trees, whole_items(self.trees))
+
+    def cut(self, rule: SizeRule, seed: int) -> ItemCut:
+        """Cut the items of an epoch, repeated by weight. O(segments + pieces).
+
+        A pair or a group is cut at the greatest depth at which it fits, turns are divided into as few runs of branches
+        as fit one after another, and of these a branch that is too long alone is cut at a depth. Where no depth leaves
+        each branch a loss token, the item or the branch is left out.
+        """
+        chosen, whole = self.chosen(seed), whole_items(self.trees)
+        is_long = whole.sizes(rule.limits) > rule.capacity
+        given = np.arange(len(whole), dtype=np.int32) if chosen is None else chosen
+        items = np.unique(given[is_long[given]])
+        offsets, cut_pieces, left_out = _cut(self.trees, items, rule)
+        pieces = whole
+        if len(items):
+            number, begin = np.ones(len(whole), dtype=np.int64), np.arange(len(whole))
+            number[items], begin[items] = np.diff(offsets), len(whole) + offsets[:-1]
+            pairs = zip(whole.columns().items(), cut_pieces.columns().values(), strict=True)
+            both = ItemPieces.of({name: np.append(one, other) for (name, one), other in pairs})
+            pieces = both.take(expand(begin[given], number[given]))
+        elif len(given) < len(whole) or not (np.diff(given) > 0).all():
+            pieces = whole.take(given)
+        return ItemCut(
+            samples=self, rule=rule, chosen=chosen, pieces=pieces, whole=whole, items=items, offsets=offsets,
+            cut=cut_pieces, left_out=left_out,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemCut(Cut):
+    """The items of an epoch, each whole, cut, divided, or left out by a rule."""
+
+    samples: ItemSamples
+    whole: ItemPieces
+    """A piece for each item of the store, all of it."""
+    items: Int32Array
+    """int32[k], rising: the items over the capacity."""
+    offsets: Int64Array
+    """int64[k+1]: item j of these has the cut pieces `offsets[j]` to `offsets[j + 1] - 1`."""
+    cut: ItemPieces
+    """The pieces of the items over the capacity."""
+    left_out: Lost
+    """The branches that no piece has."""
+
+    @property
+    def _trees(self) -> ItemTrees:
+        return self.samples.trees
+
+    @property
+    def over(self) -> Int32Array:
+        """The items over the capacity."""
+        return self.items
+
+    def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
+        """Return the kind of an item, its number of branches, and its needs."""
+        first, stop = self._trees.branch_offsets[sample : sample + 2].tolist()
+        return int(self._trees.kinds[sample]), stop - first, tuple(int(need[sample]) for need in self.whole.needs)
+
+    def lost(self) -> Lost:
+        """List the branches that are left out or cut off."""
+        given, capacity = self.cut.trees, self.rule.capacity
+        kept = np.where(given.depth < WHOLE, given.depth, capacity).astype(np.int32)
+        cut, is_cut_off = (self.cut.sample, given.first_branch, given.stop_branch, kept), self._are_cut_off()
+        both = Lost._make(np.append(one[is_cut_off], other) for one, other in zip(cut, self.left_out, strict=True))
+        order = np.argsort(both.sample, kind="stable")
+        return Lost._make(values[order] for values in both)
+
+    def _are_cut_off(self) -> BoolArray:
+        """Find the cut pieces (bool[m]) that have lost tokens."""
+        is_flat: BoolArray = self._trees.kinds[self.cut.sample] == SAMPLE
+        return (self.cut.trees.depth < WHOLE) | (is_flat & (not self.rule.divides))
+
+    def _fates(self, pieces: Pieces) -> dict[str, Any]:
+        """Count what became of the items: fields of `SampleCounts`. O(segments + pieces)."""
+        assert isinstance(pieces, ItemPieces)
+        kinds, num_branches = self._trees.kinds, self.samples.num_branches
+        number, cut_off = np.diff(self.offsets), self._are_cut_off()
+        lost, divided, shortened = (
+            self.items[number == 0], self.items[number > 1], np.unique(self.cut.sample[cut_off])
+        )  # fmt: skip
+        packed = np.unique(pieces.sample)
+        planned = np.union1d(packed, lost)
+        lost_turns = (self.left_out.stop_branch - self.left_out.first_branch)[kinds[self.left_out.sample] == TURNS]
+        turns_cut = self.cut.num_branches[cut_off & (kinds[self.cut.sample] == TURNS)]
+
+        def number_of(items: Int32Array, kind: int) -> int:
+            return int((kinds[items] == kind).sum())
+
+        counts = ItemCounts(
+            pairs=number_of(packed, PAIR),
+            pairs_cut=number_of(shortened, PAIR),
+            pairs_left_out=number_of(lost, PAIR),
+            groups=number_of(packed, GROUP),
+            groups_cut=number_of(shortened, GROUP),
+            groups_left_out=number_of(lost, GROUP),
+            conversations=number_of(packed, TURNS),
+            conversations_divided=number_of(divided, TURNS),
+            turns=int(num_branches[planned[kinds[planned] == TURNS]].sum() - lost_turns.sum()),
+            turns_cut=int(turns_cut.sum()),
+            turns_left_out=int(lost_turns.sum()),
+            samples_cut=number_of(shortened, SAMPLE),
+            samples_left_out=number_of(lost, SAMPLE),
+            over_path_limit=int((self.whole.sizes(self.rule.limits[:1])[self.items] <= self.rule.capacity).sum()),
+        )
+        numbers = {"split": len(divided), "truncated": len(shortened), "dropped": len(lost)}
+        return numbers | {"items": counts, "trees": tree_figures(self._trees, pieces)}
+
+    def check(self, pieces: Pieces) -> None:
+        """Prove that the pieces have each branch as often as asked for, cut by the rule alone.
+
+        Raises:
+            PlanError: they do not.
+        """
+        assert isinstance(pieces, ItemPieces)
+        trees, given, left_out = self._trees, pieces.trees, self.left_out
+        require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
+        _check_ranges(pieces, trees)
+        found = ItemPieces.of({name: values.copy() for name, values in pieces.columns().items()})
+        measure(for_kernels(trees), found.sample, found.length, found.trees)
+        numbers = (each.columns().values() for each in (found, pieces))
+        require(all(map(np.array_equal, *numbers)), "the numbers of a piece are not those of its branches")
+        items = np.arange(len(trees.kinds), dtype=np.int32) if self.chosen is None else self.chosen
+        times, offsets = np.bincount(items, minlength=len(trees.kinds)), trees.branch_offsets
+        changes = np.zeros(int(offsets[-1]) + 1, dtype=np.int64)
+        is_flat = trees.kinds[pieces.sample] == SAMPLE
+        begins = ~is_flat | (pieces.start == 0)
+        np.add.at(changes, (offsets[pieces.sample] + given.first_branch)[begins], 1)
+        np.add.at(changes, (offsets[pieces.sample] + given.stop_branch)[begins], -1)
+        np.add.at(changes, offsets[left_out.sample] + left_out.first_branch, times[left_out.sample])
+        np.add.at(changes, offsets[left_out.sample] + left_out.stop_branch, -times[left_out.sample])
+        item_of = owners(np.diff(offsets))
+        wrong = np.cumsum(changes[:-1]) != times[item_of]
+        forbid(wrong, lambda branch: f"a branch of item {item_of[branch]} is not in as many pieces as were asked for")
+        _check_cuts(pieces, trees, self.rule)
+        dropped = left_out.sample[trees.kinds[left_out.sample] == SAMPLE]
+        wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
+        lengths = trees.segment_ends[trees.segment_offsets[:-1]]
+        check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=self.rule.divides)
+
+
+def _cut(trees: ItemTrees, items: Int32Array, rule: SizeRule) -> tuple[Int64Array, ItemPieces, Lost]:
+    """Cut items (int32[k], rising) over the capacity: `offsets`, `cut` and `left_out` of `ItemCut`."""
+    kinds, num_branches = trees.kinds[items], np.diff(trees.branch_offsets)[items].astype(np.int32)
+    offsets = np.zeros(len(items) + 1, dtype=np.int64)
+    if rule.overflow in ("drop", "error"):
+        return offsets, empty_pieces(0), Lost(items, np.zeros_like(items), num_branches, np.zeros_like(items))
+    tokens = trees.segment_ends[trees.segment_offsets[items]].astype(np.int64)
+    most = np.where(kinds == TURNS, num_branches, np.where(kinds == SAMPLE, -(-tokens // rule.capacity), 1))
+    pieces = empty_pieces(int(most.sum()))
+    left_out = Lost._make(np.zeros((4, int(num_branches.sum())), dtype=np.int32))
+    own, to_write = for_kernels(trees), (pieces.sample, pieces.start, pieces.length, pieces.trees, left_out, offsets)
+    num_left = cut(own, read_only(items), rule.most, rule.divides, *to_write)
+    found = ItemPieces.of({name: values[: offsets[-1]] for name, values in pieces.columns().items()})
+    measure(own, found.sample, found.length, found.trees)
+    return offsets, found, Lost._make(values[:num_left] for values in left_out)
 
 
 def whole_items(trees: ItemTrees) -> ItemPieces:
@@ -35,13 +245,6 @@ def whole_items(trees: ItemTrees) -> ItemPieces:
     pieces.length[:] = trees.segment_ends[trees.segment_offsets[:-1]]
     measure(for_kernels(trees), pieces.sample, pieces.length, pieces.trees)
     return replace(pieces, samples=None)
-
-
-def measure_pieces(trees: ItemTrees, pieces: ItemPieces) -> ItemPieces:
-    """Count the numbers of pieces anew, from their branches and depths. O(segments of their items)."""
-    found = ItemPieces.of({name: values.copy() for name, values in pieces.columns().items()})
-    measure(for_kernels(trees), found.sample, found.length, found.trees)
-    return found
 
 
 def piece_branches(trees: ItemTrees, pieces: ItemPieces) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -102,3 +305,31 @@ def tree_figures(trees: ItemTrees, pieces: ItemPieces) -> TreeFigures:
         attention_tree=int(given.work.sum()),
         path_tokens=int(given.path_tokens.sum()),
     )
+
+
+def _check_ranges(pieces: ItemPieces, trees: ItemTrees) -> None:
+    """Require what the kernels take for granted, and that pieces of flat samples are cut by their tokens alone."""
+    given, sample = pieces.trees, pieces.sample
+    exists = (sample >= 0) & (sample < len(trees.kinds))
+    require(bool(exists.all()), "a piece is of no item")
+    is_flat, whole = trees.kinds[sample] == SAMPLE, given.depth == WHOLE
+    in_item = (given.first_branch >= 0) & (given.first_branch < given.stop_branch)
+    in_item &= given.stop_branch <= np.diff(trees.branch_offsets)[sample]
+    in_item &= np.where(is_flat, whole & (pieces.start >= 0), (given.depth >= 1) & (pieces.start == 0))
+    require(bool(in_item.all()), "a piece has branches or tokens that its item has not")
+
+
+def _check_cuts(pieces: ItemPieces, trees: ItemTrees, rule: SizeRule) -> None:
+    """Require that only items over the capacity are cut, and that each branch keeps a loss token that it has."""
+    given = pieces.trees
+    is_cut = np.flatnonzero(given.depth < WHOLE)
+    is_long = whole_items(trees).sizes(rule.limits) > rule.capacity
+    num_branches = np.diff(trees.branch_offsets)[pieces.sample]
+    is_part = (given.depth < WHOLE) | (pieces.num_branches < num_branches) | (pieces.start > 0)
+    require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
+    require(bool((pieces.sizes(rule.limits) <= rule.capacity).all()), "a piece is over the capacity")
+    cut = pieces.take(is_cut)
+    piece, branch, ends = piece_branches(trees, cut)
+    first = trees.first_loss[branch]
+    is_lost = (first < ends) & (first >= cut.trees.depth[piece])
+    require(not is_lost.any(), "a branch was cut before its first loss token")

@@ -12,15 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.format.ragged import offsets_of
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import (
-    FILLER,
-    Int16Array,
-    Int32Array,
-    Int64Array,
-    Schedule,
-    as_ids,
-    begins_run,
-)
+from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, as_ids, begins_run
 
 _ROW_MULTIPLE = 128
 

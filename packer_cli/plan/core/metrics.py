@@ -192,13 +192,11 @@ def _measured(
     num_tokens = int(slots.real_tokens.sum())
     token_slots = int(slots.row_length.sum(dtype=np.int64))
     packs = slots.pack[slots.pack != FILLER]
-    abr, abr_bound = _ratio_and_bound(slots.of_replicas(slots.work), *slots.replicas, least, plan.num_gpus)
-    cbr, cbr_bound = None, None
-    work = _cost(slots, linear)
-    if predicted is not None:
-        cbr, cbr_bound = _ratio_and_bound(slots.of_replicas(work), *slots.replicas, predicted, plan.num_gpus)
+    abr, abr_bound = _ratio_and_bound(slots, slots.work, least, plan.num_gpus)
+    work = slots.cost(linear)
+    cbr, cbr_bound = (None, None) if predicted is None else _ratio_and_bound(slots, work, predicted, plan.num_gpus)
     return Metrics(
-        dbr=_mean(balance_ratio(slots.of_replicas(_shared_tokens(plan, slots)), *slots.replicas)),
+        dbr=_mean(slots.ratios(slots.shared_tokens)),
         pr=1 - num_tokens / token_slots if token_slots else 0.0,
         alignment_pr=None if num_aligning is None else num_aligning / max(1, token_slots),
         abr=abr,
@@ -218,58 +216,6 @@ def _measured(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class IterationFigures:
-    """The i iterations of an epoch. The means of the ratios over them are those of `measure`."""
-
-    abr: Float64Array
-    """float64[i]"""
-    dbr: Float64Array
-    """float64[i]"""
-    cbr: Float64Array | None
-    """float64[i]; None where only attention work is evened out."""
-    tokens: Int64Array
-    """int64[i]: real tokens."""
-    token_slots: Int64Array
-    """int64[i]: tokens of the rows. PR is 1 - tokens / token slots."""
-
-
-def iteration_figures(plan: Plan, linear: int = 0) -> IterationFigures:
-    """Measure each iteration. Price: O(pieces + slots).
-
-    Args:
-        linear: tokens, see `plan.core.cost`, for CBR.
-    """
-    slots, num_iterations = slot_contents(plan), plan.epochs[0].num_iterations
-
-    def ratios(values: Float64Array) -> Float64Array:
-        return balance_ratio(slots.of_replicas(values), *slots.replicas)
-
-    def sums(values: NDArray[np.integer]) -> Int64Array:
-        found = np.zeros(num_iterations, dtype=np.int64)
-        np.add.at(found, slots.iteration, values)
-        return found
-
-    return IterationFigures(
-        abr=ratios(slots.work),
-        dbr=ratios(_shared_tokens(plan, slots)),
-        cbr=ratios(_cost(slots, linear)) if linear else None,
-        tokens=sums(slots.real_tokens),
-        token_slots=sums(slots.row_length),
-    )
-
-
-def _shared_tokens(plan: Plan, slots: SlotContents) -> Float64Array:
-    """Return the tokens (float64[k]) of each slot, padded to a multiple of what its GPUs share."""
-    multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[slots.group]
-    return (-(-slots.tokens // multiple) * multiple).astype(np.float64)
-
-
-def _cost(slots: SlotContents, linear: int) -> Float64Array:
-    """Predict the work (float64[k]) of each slot, see `plan.core.cost`; with `linear` 0, attention work."""
-    return slots.work + linear * slots.tokens if linear else slots.work
-
-
 def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
     """Measure those of the packs that CP ranks share; return an empty dict if there are none."""
     has_cp = np.array([group.cp_size > 1 for group in plan.groups])[plan.packs.group[packs]]
@@ -285,16 +231,15 @@ def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
 
 
 def _ratio_and_bound(
-    work: Float64Array, iteration: Int64Array, gpus: Int64Array, least: Float64Array, num_gpus: int
+    slots: SlotContents, of_slots: Float64Array, least: Float64Array, num_gpus: int
 ) -> tuple[float, float]:
     """Return the means over iterations of the balance ratio, and of its lower bound.
 
     Args:
-        work: float64[r], work of each replica.
-        iteration: int64[r], iteration of each, sorted.
-        gpus: int64[r], GPUs of each.
+        of_slots: float64[k], work of each slot.
         least: float64[all iterations], the result of `least_works`, which holds for whole iterations only.
     """
+    work, (iteration, gpus) = slots.of_replicas(of_slots), slots.replicas
     own = np.unique(iteration)
     busy = np.bincount(iteration, weights=gpus, minlength=len(least))[own]
     means = np.bincount(iteration, weights=work, minlength=len(least))[own] / busy
@@ -358,8 +303,10 @@ class SlotContents:
     """int64[k]: with the padding that aligns samples or, in a padded batch, that GPUs compute."""
     real_tokens: Int64Array
     """int64[k]: without it."""
+    shared_tokens: Float64Array
+    """float64[k]: `tokens`, padded to a multiple of what the replica's GPUs share."""
     work: Float64Array
-    """float64[k]: attention work, see `plan.core.work`."""
+    """float64[k]: attention work, see `plan.core.cost`."""
     first: Int64Array
     """int64[r]: the first slot of each replica."""
 
@@ -372,25 +319,47 @@ class SlotContents:
         """Iteration and GPUs of each replica (int64[r] both)."""
         return self.iteration[self.first], self.gpus[self.first]
 
+    def ratios(self, values: Float64Array) -> Float64Array:
+        """Compute the `balance_ratio` of each iteration from values of the slots (float64[k])."""
+        return balance_ratio(self.of_replicas(values), *self.replicas)
+
+    def cost(self, linear: int) -> Float64Array:
+        """Predict the work (float64[k]) of each slot, see `plan.core.cost`; with `linear` 0, attention work."""
+        return self.work + linear * self.tokens if linear else self.work
+
 
 def slot_contents(plan: Plan, group: int | None = None) -> SlotContents:
     """Return the slots of one group, or all of them. Price: O(pieces + slots)."""
     schedule = plan.epochs[0]
     chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
-    pack = schedule.slot_pack[chosen]
-    pack_tokens, pack_work = plan_tokens_and_work(plan)
-    tokens = real_tokens = np.append(pack_tokens, 0)[pack]  # FILLER is -1, the appended zero
-    if plan.is_padded or any(each.align > 1 for each in plan.groups):
-        pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
-        real_tokens = np.append(pack_tokens, 0)[pack]
+    group_of = schedule.slot_group[chosen]
+    tokens, work, real_tokens, _ = (values[chosen] for values in slot_sums(plan, schedule))
+    multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[group_of]
     return SlotContents(
-        pack=pack,
-        group=schedule.slot_group[chosen],
+        pack=schedule.slot_pack[chosen],
+        group=group_of,
         iteration=schedule.slot_iteration[chosen],
         gpus=plan.slot_gpus(schedule)[chosen],
         row_length=schedule.slot_row_length[chosen],
         tokens=tokens,
         real_tokens=real_tokens,
-        work=np.append(pack_work, 0)[pack].astype(np.float64),
+        shared_tokens=(-(-tokens // multiple) * multiple).astype(np.float64),
+        work=work,
         first=np.flatnonzero(schedule.begins_replica[chosen]),
     )
+
+
+def slot_sums(plan: Plan, schedule: Schedule) -> tuple[Int64Array, Float64Array, Int64Array, Float64Array]:
+    """Sum the tokens (int64[k]) and attention work (float64[k]) of each slot; and both without padding. O(m + k)."""
+    packs, pieces = plan.packs, plan.pieces
+    tokens, work = real_tokens, real_work = plan_tokens_and_work(plan)
+    if plan.is_padded or any(group.align > 1 for group in plan.groups):
+        real_tokens, real_work = pack_tokens_and_work(
+            packs.offsets, packs.pieces, pieces.length, attention=pieces.attention
+        )
+        if plan.mask == "causal":
+            real_work = real_tokens * real_tokens
+    # FILLER is -1, the appended zero.
+    of_slots = (np.append(each, 0)[schedule.slot_pack] for each in (tokens, work, real_tokens, real_work))
+    tokens, work, real_tokens, real_work = of_slots
+    return tokens, work.astype(np.float64), real_tokens, real_work.astype(np.float64)

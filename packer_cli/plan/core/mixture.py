@@ -68,7 +68,7 @@ def weighted_samples(
     sources: NDArray[np.integer],
     weights: Sequence[Share],
     seed: int,
-    lengths: NDArray[np.integer] | None = None,
+    lengths: NDArray[np.integer],
     among: Int32Array | None = None,
 ) -> Int32Array | None:
     """Choose the sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
@@ -81,7 +81,7 @@ def weighted_samples(
     Args:
         sources: int[n], the source of each sample.
         weights: one per source, > 0.
-        lengths: int[n], which shares of tokens need.
+        lengths: int[n], of each sample.
         among: int32[k], increasing: choose among these samples; None for all.
 
     Raises:
@@ -90,7 +90,7 @@ def weighted_samples(
     if {*weights} <= ONCE:
         return among
     some = slice(None) if among is None else among
-    of_some, of_lengths = sources[some], None if lengths is None else lengths[some]
+    of_some, of_lengths = sources[some], lengths[some]
     weights = _in_tokens(of_some, weights, of_lengths)
     wanted = num_weighted(of_some, weights, of_lengths)
     if wanted > MOST_PIECES:
@@ -105,7 +105,6 @@ def weighted_samples(
         generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
         drawn = generator.permutation(members)
         if isinstance(weight, TokenShare):
-            assert lengths is not None
             whole, extra = _samples_of_tokens(lengths[drawn], weight.tokens)
         else:
             whole = int(weight)
@@ -131,17 +130,13 @@ def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, 
 
 
 def _in_tokens(
-    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None
+    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer]
 ) -> Sequence[float | TokenShare]:
-    if not any(isinstance(weight, EpochShare) for weight in weights):
-        return in_tokens(weights, ())
-    assert lengths is not None
-    return in_tokens(weights, tokens_of_sources(sources, lengths, len(weights)).tolist())
+    has_shares = any(isinstance(weight, EpochShare) for weight in weights)
+    return in_tokens(weights, tokens_of_sources(sources, lengths, len(weights)).tolist() if has_shares else ())
 
 
-def num_weighted(
-    sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer] | None = None
-) -> float:
+def num_weighted(sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer]) -> float:
     """Estimate the number of samples of an epoch. O(n)."""
     weights = _in_tokens(sources, weights, lengths)
     counts = np.zeros(len(weights), dtype=np.int64)
@@ -149,7 +144,6 @@ def num_weighted(
         counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
     times = [weight for weight in weights if not isinstance(weight, TokenShare)]
     if len(times) < len(weights):
-        assert lengths is not None
         tokens = tokens_of_sources(sources, lengths, len(weights))
         pairs = zip(weights, tokens.tolist(), strict=True)
         times = [each.tokens / max(total, 1) if isinstance(each, TokenShare) else each for each, total in pairs]

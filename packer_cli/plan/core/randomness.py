@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +46,14 @@ def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None 
     place = np.arange(num_pieces, dtype=np.int32)
     reference.shuffle(place)
     total = most = 0
-    for block in _blocks(plan, schedule):
-        displacement = np.abs(block.step - place[block.pieces].astype(np.int64) * num_steps // num_pieces)
+    for chosen, step in _blocks(plan, schedule):
+        displacement = np.abs(step - place[chosen].astype(np.int64) * num_steps // num_pieces)
         total, most = total + int(displacement.sum()), max(most, int(displacement.max()))
-        length = pieces.length[block.pieces]
-        values = np.stack([length, block.step]) - means
+        length = pieces.length[chosen]
+        values = np.stack([length, step]) - means
         products += values @ values.T
         for spread in spreads:
-            spread.add(block, length)
+            spread.add(chosen, step, length)
     squares = float(products[0, 0] * products[1, 1])
     return Randomness(
         num_steps=schedule.num_steps,
@@ -66,17 +65,11 @@ def measure_randomness(plan: Plan, source_of_sample: NDArray[np.integer] | None 
     )
 
 
-class _Block(NamedTuple):
-    """Consecutive steps: their n pieces, pack by pack."""
+def _blocks(plan: Plan, schedule: Schedule) -> Iterator[tuple[Int32Array, Int64Array]]:
+    """Yield n pieces (int32[n]) and their steps (int64[n]), in the order of training, pack by pack. O(m).
 
-    pieces: Int32Array
-    """int32[n]"""
-    step: Int64Array
-    """int64[n], of each piece"""
-
-
-def _blocks(plan: Plan, schedule: Schedule) -> Iterator[_Block]:
-    """Yield the pieces in the order of training, in blocks of whole steps, of about 2^18 pieces or one step. O(m)."""
+    A block is of whole steps, of about 2^18 pieces or one step.
+    """
     slots = np.flatnonzero(schedule.slot_pack != FILLER)
     packs, step = schedule.slot_pack[slots], schedule.iteration_step[schedule.slot_iteration[slots]]
     first = np.searchsorted(step, np.arange(schedule.num_steps + 1))
@@ -84,7 +77,7 @@ def _blocks(plan: Plan, schedule: Schedule) -> Iterator[_Block]:
     for block in blocks_of(ends, _BLOCK):
         own = slice(first[block.start], first[block.stop])
         offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs[own])
-        yield _Block(pieces, np.repeat(step[own], np.diff(offsets)))
+        yield pieces, np.repeat(step[own], np.diff(offsets))
 
 
 def measure_delay(plan: Plan) -> Delay:
@@ -135,10 +128,10 @@ class _MixSpread:
             whole = own
         self._whole = whole / max(1.0, whole.sum())
 
-    def add(self, block: _Block, length: Int32Array) -> None:
-        first, num_kinds = int(block.step[0]), len(self._whole)
-        num_steps = int(block.step[-1]) - first + 1
-        cells = (block.step - first) * num_kinds + self._kinds(block.pieces)
+    def add(self, chosen: Int32Array, step: Int64Array, length: Int32Array) -> None:
+        first, num_kinds = int(step[0]), len(self._whole)
+        num_steps = int(step[-1]) - first + 1
+        cells = (step - first) * num_kinds + self._kinds(chosen)
         mix = np.bincount(cells, weights=length, minlength=num_steps * num_kinds).reshape(num_steps, num_kinds)
         of_step = mix / np.maximum(mix.sum(axis=1, keepdims=True), 1)
         self._distances.append(np.abs(of_step - self._whole).sum(axis=1))

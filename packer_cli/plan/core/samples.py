@@ -1,11 +1,14 @@
-"""The samples of a corpus as a plan sees them, those that an epoch has of them, and the one cut of these."""
+"""The samples of a corpus as a plan sees them, those that an epoch has of them, and the one cut of these.
+
+Long ones are cut, left out or refused by `--overflow`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +20,7 @@ from packer_cli.plan.core.check import check_pieces
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.groups import limits_of
 from packer_cli.plan.core.mixture import ONCE, count_inputs, num_weighted, weighted_samples
-from packer_cli.plan.core.pieces import Overflow, make_pieces
-from packer_cli.plan.core.types import Fates, Int32Array, Lost, Pieces
+from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Lost, Pieces, as_ids
 from packer_cli.sizes import Share
 
 
@@ -168,14 +170,15 @@ class Cut:
         over = self.over[: 0 if kept is None else None]
         return Lost(over, np.zeros_like(over), np.ones_like(over), np.full_like(over, kept or 0))
 
-    def fates(self, pieces: Pieces) -> Fates:
-        """Count what became of the samples, whose `pieces` a packing may have cut. O(pieces)."""
+    def _fates(self, pieces: Pieces) -> dict[str, Any]:
+        """Count what became of the samples, whose `pieces` a packing may have cut: fields of `SampleCounts`.
+        O(pieces)."""
         cut, overflow = np.flatnonzero(pieces.start > 0), self.rule.overflow
-        return Fates(
-            split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
-            truncated=len(self.over) if overflow == "truncate" else 0,
-            dropped=len(self.over) if overflow == "drop" else 0,
-        )
+        return {
+            "split": len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
+            "truncated": len(self.over) if overflow == "truncate" else 0,
+            "dropped": len(self.over) if overflow == "drop" else 0,
+        }
 
     def check(self, pieces: Pieces) -> None:
         """Prove that a plan's pieces are those of the chosen samples, each whole or cut by the rule.
@@ -203,7 +206,7 @@ class Cut:
             repeated_by_weight=(num_samples if chosen is None else len(chosen)) - num_different,
             pieces=len(pieces),
             tokens=int(pieces.length.sum(dtype=np.int64)),
-            **self.fates(pieces)._asdict(),
+            **self._fates(pieces),
         )
 
 
@@ -234,3 +237,72 @@ def require_pieces(cut: Cut) -> Pieces:
     if not len(cut.pieces):
         raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
     return cut.pieces
+
+
+_BLOCK = 1 << 20
+
+Overflow = Literal["split", "truncate", "drop", "error"]
+
+
+def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, overflow: Overflow) -> Pieces:
+    """Make the pieces: whole samples, with `overflow` applied to those longer than `capacity`.
+
+    `split` cuts after every `capacity` tokens; `truncate` keeps the first `capacity`; `drop` leaves the sample out.
+    The caller raises the error of `error`. O(n), and no memory where every sample is packed once, as it is.
+
+    Args:
+        lengths: int32[n], length of every sample, each at least 1.
+        samples: int32[k], the sample ids to pack, increasing, with repetitions; None for each once.
+
+    Raises:
+        RunError: there would be more than `MOST_PIECES`.
+    """
+    require_number(len(lengths) if samples is None else len(samples))
+    samples = None if samples is None else as_ids(samples)
+    length = lengths if samples is None else lengths[samples]
+    if not len(length) or int(length.max()) <= capacity:
+        # Zeros take no memory until they are written to.
+        return Pieces(samples=samples, start=np.zeros(len(length), dtype=np.int32), length=length)
+    if overflow == "split":
+        return _split(samples, length, capacity)
+    if overflow == "drop":
+        keep = length <= capacity
+        samples, length = ids_of(keep) if samples is None else samples[keep], length[keep]
+    else:
+        samples = np.arange(len(length), dtype=np.int32) if samples is None else samples
+        length = np.minimum(length, capacity)
+    return Pieces(samples=samples, start=np.zeros(len(length), dtype=np.int32), length=length)
+
+
+def require_number(num_pieces: int) -> None:
+    """Raise RunError for more pieces than a plan can number."""
+    if num_pieces > MOST_PIECES:
+        raise RunError(
+            f"the plan would have {num_pieces:,} pieces of samples; it may have {MOST_PIECES:,} at most: divide the "
+            "inputs among several sets, or give longer --groups or smaller weights (PATH@WEIGHT)"
+        )
+
+
+def _split(samples: Int32Array | None, lengths: Int32Array, capacity: int) -> Pieces:
+    """Split samples of these lengths, in their order, block by block."""
+    blocks = [slice(first, first + _BLOCK) for first in range(0, len(lengths), _BLOCK)]
+    ends = np.cumsum([0, *(int(_times(lengths[block], capacity).sum(dtype=np.int64)) for block in blocks)])
+    require_number(int(ends[-1]))
+    sample, length = (np.empty(ends[-1], dtype=np.int32) for _ in range(2))
+    start = np.zeros(ends[-1], dtype=np.int32)  # Pages of zeros take no memory until they are written to.
+    for block, first, stop in zip(blocks, ends, ends[1:], strict=False):
+        own = lengths[block]
+        times = _times(own, capacity)
+        of = np.arange(block.start, block.start + len(own)) if samples is None else samples[block]
+        sample[first:stop] = np.repeat(of, times)
+        # The k-th piece of a sample starts k capacities into it.
+        number = np.arange(stop - first) - np.repeat(np.cumsum(times, dtype=np.int64) - times, times)
+        length[first:stop] = np.minimum(np.repeat(own, times) - number * capacity, capacity)
+        later = np.flatnonzero(number)
+        start[first + later] = number[later] * capacity
+    return Pieces(samples=sample, start=start, length=length)
+
+
+def _times(lengths: Int32Array, capacity: int) -> Int32Array:
+    """Count the pieces (int32[n]) of each sample."""
+    return 1 + (lengths - 1) // capacity

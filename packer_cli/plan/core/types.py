@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from packer_cli.format.constants import Lockstep, Mask
 from packer_cli.format.layout import Layout
-from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.plan.core.groups import UNLIMITED, Group
 
 Int8Array = NDArray[np.int8]
@@ -191,16 +190,6 @@ class Lost(NamedTuple):
     """int32[k]: one past the last."""
     kept: Int32Array
     """int32[k]: tokens of each branch that stay; 0: the branches are left out."""
-
-
-class Fates(NamedTuple):
-    """Fields of `SampleCounts`."""
-
-    split: int
-    truncated: int
-    dropped: int
-    items: ItemCounts | None = None
-    trees: TreeFigures | None = None
 
 
 class PieceLoss(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.core.metrics import iteration_figures, slot_contents
+from packer_cli.plan.core.metrics import slot_contents
 from packer_cli.plan.core.types import Float64Array, Int64Array, Plan
 from packer_cli.report.charts.base import SERIES, Chart, color, drawn, evenly, short
 from packer_cli.sizes import ratio
@@ -74,19 +74,19 @@ def step_series(
         The first step of each stretch, int64[b]; its number of iterations, int64[b]; and ABR, DBR, CBR where it is
         known, and PR (float64[b]): means of the stretch's iterations, and for PR its padding over its token slots.
     """
-    schedule, figures = plan.epochs[0], iteration_figures(plan, linear=linear)
+    schedule, slots = plan.epochs[0], slot_contents(plan)
     num_steps = schedule.num_steps
     num = min(most, num_steps)
     stretch = schedule.iteration_step * num // num_steps
     count = np.bincount(stretch, minlength=num)
 
-    def sums(values: NDArray[np.generic]) -> NDArray[np.float64]:
-        return np.bincount(stretch, weights=values, minlength=num).astype(np.float64, copy=False)
+    def sums(values: NDArray[np.generic], of: Int64Array = stretch) -> NDArray[np.float64]:
+        return np.bincount(of, weights=values, minlength=num).astype(np.float64, copy=False)
 
-    ratios = {"ABR": sums(figures.abr) / count, "DBR": sums(figures.dbr) / count}
-    if figures.cbr is not None:
-        ratios["CBR"] = sums(figures.cbr) / count
-    ratios["PR"] = 1 - sums(figures.tokens) / sums(figures.token_slots)
+    shared = {"ABR": slots.work, "DBR": slots.shared_tokens} | ({"CBR": slots.cost(linear)} if linear else {})
+    ratios = {name: sums(slots.ratios(values)) / count for name, values in shared.items()}
+    of_slots = stretch[slots.iteration]
+    ratios["PR"] = 1 - sums(slots.real_tokens, of_slots) / sums(slots.row_length, of_slots)
     first_step = -(-np.arange(num) * num_steps // num)
     return first_step, count, ratios
 

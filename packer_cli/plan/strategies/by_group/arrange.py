@@ -37,8 +37,8 @@ from packer_cli.plan.core.types import (
     as_ids,
 )
 from packer_cli.plan.kernels.balance import order_packs, spread
-from packer_cli.plan.kernels.balance.refine import Evened, even_samples, refine_packs
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
+from packer_cli.plan.kernels.refine import Evened, even_items, even_samples, refine_packs
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
 from packer_cli.plan.strategies.assemble import assemble, assemble_padded, make_packs, pack_sizes, scheduled
 from packer_cli.plan.strategies.protocol import PlanRequest
@@ -340,8 +340,6 @@ class _OfGroup:
                 even_samples, lengths=self.lengths, capacity=most, linear=request.evened, most=request.max_samples
             )
             if items is not None:
-                from packer_cli.plan.kernels.balance.items import even_items  # Flat samples need not wait for these.
-
                 limits = limits_of(most, request.limits)
                 even = partial(even_items, needs=items.needs, work=items.work, limits=limits, most=request.max_samples)
             refine_packs(packs.offsets, packs.pieces, first, stop, self.num_even, even)

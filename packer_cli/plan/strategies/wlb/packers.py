@@ -21,7 +21,7 @@ from packer_cli.plan.core.cost import tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
-from packer_cli.plan.kernels.balance.sort import spread
+from packer_cli.plan.kernels.balance import spread
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.packing.next_fit import next_fit

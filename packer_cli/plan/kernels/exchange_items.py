@@ -7,23 +7,17 @@ it, so only the items nearest to that are tried: O(a log b) for packs of a and b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from packer_cli.format.ragged import owners
 from packer_cli.plan.core.csr import num_at_least
-from packer_cli.plan.core.groups import UNLIMITED
-from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.kernels.balance.exchange import MOST_PARTNERS, MOST_TRIES, NONE, ONE, TOLERANCE, ZERO
-from packer_cli.plan.kernels.balance.refine import Evened
+from packer_cli.plan.core.types import Int64Array
+from packer_cli.plan.kernels.exchange import MOST_PARTNERS, NONE, ONE, ZERO
 
 _WORK, _PIECE = 0, -1
 """Numbers of an item, see `ItemRows`."""
-_GROWTH = 2
-"""A pack may grow to this many times the items of the iteration's largest pack."""
 _NEAR = 8
 """Items with more work than the ideal partner that are tried, and so many with less."""
 
@@ -37,43 +31,6 @@ class ItemRows(NamedTuple):
     """int64[packs]: items of each pack, at most `width`."""
     totals: Int64Array
     """int64[r+1, packs]: work, and the needs of the packs."""
-
-
-def even_items(
-    members: Int32Array,
-    offsets: Int64Array,
-    needs: Int64Array,
-    work: Int64Array,
-    limits: Sequence[int],
-    most: int = UNLIMITED,
-) -> Evened | None:
-    """Even out an iteration of items, see `refine_packs`.
-
-    It ends when the heaviest pack is within `TOLERANCE` of the mean, or of the heaviest item.
-
-    Args:
-        needs: int64[r, m], of each piece.
-        work: int64[m], of each piece.
-        limits: r numbers, the most of each need that a pack may have.
-        most: most items of a pack.
-    """
-    of_packs = np.add.reduceat(work[members], offsets[:-1])
-    limit = max(of_packs.mean(), float(work[members].max())) * (1 + TOLERANCE)
-    if of_packs.max() <= limit:
-        return None
-    rows = _to_rows(offsets, members, needs, work, most)
-    exchange_items(rows, np.array(limits, dtype=np.int64), limit, MOST_TRIES * len(of_packs))
-    return rows.items[_PIECE], rows.numbers
-
-
-def _to_rows(offsets: Int64Array, members: Int32Array, needs: Int64Array, work: Int64Array, most: int) -> ItemRows:
-    count = np.diff(offsets)
-    pack = owners(count)
-    falling = members[np.lexsort((-work[members], pack))]
-    place = np.arange(len(falling)) - np.repeat(offsets[:-1], count)
-    rows = np.zeros((len(needs) + 2, len(count), min(len(falling), _GROWTH * int(count.max()), most)), dtype=np.int64)
-    rows[:, pack, place] = [work[falling], *needs[:, falling], falling]
-    return ItemRows(rows, count, rows[:_PIECE].sum(axis=2))
 
 
 @njit(cache=True)

@@ -11,19 +11,20 @@ even iterations; an exchange costs O(samples of two packs), and an iteration tak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from packer_cli.format.ragged import expand, owners
 from packer_cli.plan.core.bounds import least_max_work
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.kernels.balance.exchange import MOST_TRIES, TOLERANCE, Rows, exchange_until
+from packer_cli.plan.kernels.exchange import MOST_TRIES, TOLERANCE, Rows, exchange_until
 
 _HOPELESS = 0.1
 """If the least possible work exceeds the mean by this share, only an eighth of the tries is made."""
-_GROWTH = 8
-"""A pack may grow to this many times the samples of the iteration's largest pack."""
+_GROWTH, _ITEM_GROWTH = 8, 2
+"""A pack may grow to this many times the samples of the iteration's largest pack, or its items."""
 
 Evened = tuple[Int64Array, Int64Array]
 """Pieces in rows (int64[packs, width]), and how many of each row a pack has (int64[packs])."""
@@ -46,7 +47,7 @@ def refine_packs(
         offsets, pieces: the packs, int64[p+1] and int32[m]; both are rewritten.
         first, stop: the range of packs; the last iteration may have fewer than `num_ranks`.
         even: (pieces of an iteration, where its packs begin in them, and the end) -> the same in other packs; None
-            where they are even. `even_samples`, or `items.even_items`.
+            where they are even. `even_samples`, or `even_items`.
     """
     for begin in range(first, stop, num_ranks):
         end = min(begin + num_ranks, stop)
@@ -91,17 +92,56 @@ def even_samples(
     if work.max() <= limit:
         return None
     tries = len(count) * (MOST_TRIES if must_wait < _HOPELESS else MOST_TRIES // 8)
-    lengths_of, pieces_of = _to_rows(length, members, count, order, most)
+    lengths_of, pieces_of = _to_rows(np.stack([length, members]), count, order, min(_GROWTH * int(count.max()), most))
     rows = Rows(lengths_of, pieces_of, count, np.add.reduceat(length, offsets[:-1]), work)
     exchange_until(rows, capacity, linear, limit, tries)
     return pieces_of, count
 
 
-def _to_rows(length: Int64Array, members: Int32Array, count: Int64Array, order: Int64Array, most: int) -> Int64Array:
-    """Lay packs out in rows (int64[2, packs, width]): lengths and pieces, by falling length. None outgrows width."""
-    pack = np.repeat(np.arange(len(count)), count)[order]
+def even_items(
+    members: Int32Array,
+    offsets: Int64Array,
+    needs: Int64Array,
+    work: Int64Array,
+    limits: Sequence[int],
+    most: int = UNLIMITED,
+) -> Evened | None:
+    """Even out an iteration of items, see `refine_packs`.
+
+    It ends when the heaviest pack is within `TOLERANCE` of the mean, or of the heaviest item.
+
+    Args:
+        needs: int64[r, m], of each piece.
+        work: int64[m], of each piece.
+        limits: r numbers, the most of each need that a pack may have.
+        most: most items of a pack.
+    """
+    from packer_cli.plan.kernels.exchange_items import ItemRows, exchange_items  # Flat samples need not wait for it.
+
+    own, count = work[members], np.diff(offsets)
+    of_packs = np.add.reduceat(own, offsets[:-1])
+    limit = max(of_packs.mean(), float(own.max())) * (1 + TOLERANCE)
+    if of_packs.max() <= limit:
+        return None
+    order, columns = np.argsort(-own, kind="stable"), np.vstack([own, needs[:, members], members])
+    rows = _to_rows(columns, count, order, min(_ITEM_GROWTH * int(count.max()), most))
+    exchange_items(
+        ItemRows(rows, count, rows[:-1].sum(axis=2)), np.array(limits, dtype=np.int64), limit, MOST_TRIES * len(count)
+    )
+    return rows[-1], count
+
+
+def _to_rows(columns: Int64Array, count: Int64Array, order: Int64Array, width: int) -> Int64Array:
+    """Lay packs out in rows (int64[k, packs, width]), each in this order, and no wider than all samples.
+
+    Args:
+        columns: int64[k, n], of the samples, pack by pack.
+        count: int64[packs], samples of each.
+        order: int64[n], all samples.
+    """
+    pack = owners(count)[order]
     by_pack = np.argsort(pack, kind="stable")
-    place = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
-    rows = np.empty((2, len(count), min(len(order), _GROWTH * int(count.max()), most)), dtype=np.int64)
-    rows[:, pack[by_pack], place] = length[order[by_pack]], members[order[by_pack]]
+    place = expand(np.zeros_like(count), count)
+    rows = np.zeros((len(columns), len(count), min(len(order), width)), dtype=np.int64)
+    rows[:, pack[by_pack], place] = columns[:, order[by_pack]]
     return rows
