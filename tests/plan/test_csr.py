@@ -47,14 +47,14 @@ def test_selected_packs_stand_in_the_given_order(packs, data):
     assert naive.packs_of(*selected) == [packs[k] for k in chosen]
 
 
-@given(packs=PACKS, before=PACKS)
-def test_copied_packs_follow_those_that_are_there(packs, before):
-    offsets, pieces = arrays(before + packs)
-    pieces[sum(map(len, before)) :] = -1
-    offsets[len(before) + 1 :] = -1
+@given(packs=PACKS, after=PACKS)
+def test_copied_packs_come_before_others(packs, after):
+    offsets, pieces = arrays(packs + after)
+    pieces[: sum(map(len, packs))] = -1
+    offsets[1 : len(packs)] = -1
     backwards = np.arange(len(packs), dtype=np.int32)[::-1].copy()
-    csr.copy_packs(*arrays(packs), backwards, offsets, pieces, len(before))
-    assert naive.packs_of(offsets, pieces) == before + packs[::-1]
+    csr.copy_packs(*arrays(packs), backwards, offsets, pieces)
+    assert naive.packs_of(offsets, pieces) == packs[::-1] + after
 
 
 @given(members=st.lists(st.integers(0, 9), max_size=40), block=st.integers(1, 50))

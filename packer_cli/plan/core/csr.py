@@ -95,23 +95,15 @@ def merge_packs(
 
 @njit(cache=True)
 def copy_packs(
-    offsets: Int64Array,
-    pieces: Int32Array,
-    packs: Int32Array,
-    to_offsets: Int64Array,
-    to_pieces: Int32Array,
-    first: int,
+    offsets: Int64Array, pieces: Int32Array, packs: Int32Array, to_offsets: Int64Array, to_pieces: Int32Array
 ) -> None:
-    """Copy the given packs, in the given order, to packs `first`, `first + 1`, ... of other arrays. O(m).
-
-    The first of them begins at `to_offsets[first]`.
-    """
-    place = to_offsets[first]
+    """Copy the given packs, in the given order, to the first ones of other arrays. O(m)."""
+    place = 0
     for i in range(len(packs)):
         for j in range(offsets[packs[i]], offsets[packs[i] + 1]):
             to_pieces[place] = pieces[j]
             place += 1
-        to_offsets[first + i + 1] = place
+        to_offsets[i + 1] = place
 
 
 def select_packs(offsets: Int64Array, pieces: Int32Array, packs: NDArray[np.integer]) -> tuple[Int64Array, Int32Array]:
@@ -119,7 +111,7 @@ def select_packs(offsets: Int64Array, pieces: Int32Array, packs: NDArray[np.inte
     packs = as_ids(packs)
     new_offsets = np.zeros(len(packs) + 1, dtype=np.int64)
     new_pieces = np.empty((offsets[packs + 1] - offsets[packs]).sum(), dtype=np.int32)
-    copy_packs(offsets, pieces, packs, new_offsets, new_pieces, 0)
+    copy_packs(offsets, pieces, packs, new_offsets, new_pieces)
     return new_offsets, new_pieces
 
 

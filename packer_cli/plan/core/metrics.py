@@ -178,11 +178,17 @@ def measure_each(plan: Plan, groups: Sequence[int | None], linear: int = 0) -> l
     """Return what `measure` does, of each of these groups, or of all for None."""
     least = least_works(plan)
     predicted = least_works(plan, linear) if linear else None
-    return [_measured(plan, group, linear, least, predicted) for group in groups]
+    bounds = _lower_bounds(plan)
+    return [_measured(plan, group, linear, least, predicted, bounds) for group in groups]
 
 
 def _measured(
-    plan: Plan, group: int | None, linear: int, least: Float64Array, predicted: Float64Array | None
+    plan: Plan,
+    group: int | None,
+    linear: int,
+    least: Float64Array,
+    predicted: Float64Array | None,
+    bounds: Sequence[int],
 ) -> Metrics:
     slots = slot_contents(plan, group)
     is_shared = np.array([each.layout.row_ranks > 1 for each in plan.groups])[slots.group]
@@ -210,7 +216,7 @@ def _measured(
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
         num_tokens=num_tokens,
         num_packs=len(packs),
-        packs_lower_bound=_lower_bound(plan, group),
+        packs_lower_bound=sum(bounds) if group is None else bounds[group],
         num_iterations=len(np.unique(slots.iteration)),
         num_fillers=len(slots.pack) - len(packs),
     )
@@ -252,17 +258,16 @@ def _mean(values: NDArray[Any]) -> float:
     return float(np.mean(values)) if len(values) else 0.0
 
 
-def _lower_bound(plan: Plan, group: int | None) -> int:
-    counts = _counts_by_group(plan)
-    groups = range(len(plan.groups)) if group is None else (group,)
+def _lower_bounds(plan: Plan) -> list[int]:
+    """Return a lower bound on the packs of each group."""
     bounds = [
-        max(bound_of_counts(counts[g], plan.groups[g].capacity), -(-int(counts[g].sum()) // plan.max_samples))
-        for g in groups
+        max(bound_of_counts(count, group.capacity), -(-int(count.sum()) // plan.max_samples))
+        for count, group in zip(_counts_by_group(plan), plan.groups, strict=True)
     ]
     if plan.limits:
-        of_group = pieces_by_group(plan)
-        bounds = [max(bound, bound_of_needs(plan, g, of_group[g])) for bound, g in zip(bounds, groups, strict=True)]
-    return sum(bounds)
+        of_needs = (bound_of_needs(plan, g, pieces) for g, pieces in enumerate(pieces_by_group(plan)))
+        bounds = list(map(max, bounds, of_needs))
+    return bounds
 
 
 def _counts_by_group(plan: Plan) -> list[Int64Array]:

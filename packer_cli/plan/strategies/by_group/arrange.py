@@ -312,7 +312,7 @@ class _OfGroup:
             left_offsets, left = spread_out
         new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
         new_pieces = np.empty(len(pieces), dtype=np.int32)
-        copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces, 0)
+        copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces)
         new_pieces[new_offsets[num_whole] :] = left
         new_offsets[num_whole:] = left_offsets + new_offsets[num_whole]
         return GroupPacks(new_offsets, new_pieces, len(left_offsets) - 1, spread_out is not None)
