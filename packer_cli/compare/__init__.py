@@ -3,7 +3,7 @@
 ::
 
     plan options -> rows.py -> row_process.py, one process a row: plan, check, measure -> comparison.py
-    savings.py    what a row's epoch saves, and which to take
+    outcome.py    what came of a row, and what its epoch saves; comparison.py says which row to take
 """
 
 from packer_cli.compare.comparison import Comparison, compare

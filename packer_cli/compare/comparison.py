@@ -22,8 +22,8 @@ from packer_cli.compare.outcome import ComparedRow, compared_row, savings
 from packer_cli.compare.row_process import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
 from packer_cli.config import PlanConfig
-from packer_cli.config.resolve import size_rule
 from packer_cli.config.fields import ABILITIES
+from packer_cli.config.resolve import size_rule
 from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.metrics import GroupChoice, SampleCounts
