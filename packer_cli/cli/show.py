@@ -15,7 +15,6 @@ from packer_cli.cli.console import print_json, say_next, shown_command, wants_js
 from packer_cli.cli.options import model_options, set_argument, set_tokenizer_option
 from packer_cli.config import validate
 from packer_cli.config.models import ShowConfig
-from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
 
 
@@ -65,18 +64,15 @@ def command(
     config = validate(ShowConfig, values)
     from packer_cli.remote.names import as_path
     from packer_cli.shards.manifest import read_manifest
-    from packer_cli.show import Style, load_decoder, look, view_lines, with_runs
+    from packer_cli.show import Style, decode_ids, load_decoder, look, view_lines, with_runs
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.
     root = as_path(folder)
     manifest = read_manifest(root)
     views = look(root, manifest, config)
-    decoder = load_decoder(manifest, tokenizer)
-    if decoder.warning:
-        warn(decoder.warning)
+    decode = load_decoder(manifest, tokenizer)
     if wants_json():
-        decode = decoder.decode if decoder.name is not None else None
         print_json([with_runs(view, decode) for view in views])
         return
     style = Style(
@@ -88,7 +84,7 @@ def command(
     for number, view in enumerate(views):
         if number:
             click.echo()
-        for line in view_lines(view, decoder.decode, style):
+        for line in view_lines(view, decode or decode_ids, style):
             click.echo(line, color=style.is_colored)
     click.echo()
     place = views[-1].shown

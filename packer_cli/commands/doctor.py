@@ -14,6 +14,7 @@ import re
 import resource
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -179,16 +180,11 @@ def _solver() -> Check:
 
 def _cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Read the number of CPUs that the control group may use (versions 2 and 1); return None without a limit."""
-    try:
-        quota, period = (groups / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        quota_v1 = int((groups / "cpu/cpu.cfs_quota_us").read_text())
-        return quota_v1 / int((groups / "cpu/cpu.cfs_period_us").read_text()) if quota_v1 > 0 else None
-    except (OSError, ValueError):
-        return None
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            quota, period = " ".join((groups / name).read_text() for name in names).split()
+            return None if quota in ("max", "-1") else int(quota) / int(period)
+    return None
 
 
 def _disk(output: Path) -> Check:

@@ -324,13 +324,11 @@ def read_state(path: Path) -> Stop:
     """
     name = f"--state {str(path)!r}"
     try:
-        value = json.loads(path.read_bytes())
+        state = parse_state(state_of_trainer(json.loads(path.read_bytes())), name)
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror}; name a file that holds ds.state_dict()") from None
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{name} is not JSON ({error}); save ds.state_dict() with json.dump") from None
-    try:
-        state = parse_state(state_of_trainer(value), name)
     except ValueError as error:
         raise InputError(str(error)) from None
     return Stop(name=name, **asdict(state))

@@ -11,14 +11,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, TokenizerError
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 Decode = Callable[[list[int]], str]
@@ -153,17 +153,10 @@ def _most(fits: Callable[[int], bool], num: int) -> int:
     return bisect_left(range(1, num + 1), True, key=lambda number: not fits(number))
 
 
-class Decoder(NamedTuple):
-    """A function that decodes, with its tokenizer's name and a warning."""
-
-    decode: Decode
-    name: str | None
-    """Name of the tokenizer; None where there is none, and the text is token ids."""
-    warning: str | None = None
-
-
-def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
+def load_decoder(manifest: Manifest, given: str | None) -> Decode | None:
     """Load the tokenizer that the user named, else the one that the set was made with, if it is still there.
+
+    Without one, return None, with a warning; warn of one that is not quite the set's, too.
 
     Price: importing transformers, a second or so.
 
@@ -171,41 +164,35 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
         TokenizerError: the one that the user named cannot be loaded.
         ConfigError: it has another vocabulary.
     """
-    name = given if given is not None else manifest.tokenizer.name
-    if name is None:
-        return _without("the set does not name its tokenizer; give --tokenizer PATH")
+    name, wanted = given if given is not None else manifest.tokenizer.name, manifest.tokenizer
     try:
+        if name is None:
+            raise ConfigError("the set does not name its tokenizer; give --tokenizer PATH")
         loaded = load_tokenizer(name, eos_token=manifest.config.tokens.eos_token)
-    except TokenizerError as error:
+        if (template := manifest.config.tokens.chat_template) is not None:
+            loaded = replace(loaded, chat_template=template, tool_template=None)
+        found = loaded.describe()
+        if found.vocab_size != wanted.vocab_size:
+            remedy = "give --tokenizer PATH" if given is None else "name the one that the set was made with"
+            raise ConfigError(
+                f"tokenizer {name!r} has {found.vocab_size:,} token ids and the set's has "
+                f"{wanted.vocab_size:,}, so it is another one; {remedy}"
+            )
+    except (ConfigError, TokenizerError) as error:
         if given is not None:
             raise
-        return _without(f"the set's tokenizer cannot be loaded ({error}); give --tokenizer PATH if it has moved")
-    template = manifest.config.tokens.chat_template
-    if template is not None:
-        loaded = replace(loaded, chat_template=template, tool_template=None)
-    found, wanted = loaded.describe(), manifest.tokenizer
-    if found.vocab_size != wanted.vocab_size:
-        problem = (
-            f"tokenizer {name!r} has {found.vocab_size:,} token ids and the set's has "
-            f"{wanted.vocab_size:,}, so it is another one"
+        why = f"the set's tokenizer cannot be loaded ({error}); give --tokenizer PATH if it has moved"
+        warn(f"token ids are shown instead of text: {why if isinstance(error, TokenizerError) else error}")
+        return None
+    if found.fingerprint != wanted.fingerprint:
+        is_template = found.chat_template_fingerprint != wanted.chat_template_fingerprint
+        what = "has another chat template than" if is_template else "is not, or no longer, quite"
+        warn(
+            f"tokenizer {name!r} {what} the one that the set was made with: the text may differ from what was encoded"
         )
-        if given is not None:
-            raise ConfigError(f"{problem}; name the one that the set was made with")
-        return _without(f"{problem}; give --tokenizer PATH")
     from tokenizers import Tokenizer
 
-    decode = partial(Tokenizer.from_str(loaded.backend_json).decode, skip_special_tokens=False)
-    return Decoder(decode, name, _doubt(name, found, wanted))
-
-
-def _doubt(name: str, found: TokenizerInfo, wanted: TokenizerInfo) -> str | None:
-    if found.fingerprint == wanted.fingerprint:
-        return None
-    if found.chat_template_fingerprint != wanted.chat_template_fingerprint:
-        what = "has another chat template than"
-    else:
-        what = "is not, or no longer, quite"
-    return f"tokenizer {name!r} {what} the one that the set was made with: the text may differ from what was encoded"
+    return partial(Tokenizer.from_str(loaded.backend_json).decode, skip_special_tokens=False)
 
 
 def decode_ids(ids: list[int]) -> str:
@@ -215,7 +202,3 @@ def decode_ids(ids: list[int]) -> str:
     '1 22 '
     """
     return "".join(f"{number} " for number in ids)
-
-
-def _without(problem: str) -> Decoder:
-    return Decoder(decode_ids, None, f"token ids are shown instead of text: {problem}")

@@ -34,17 +34,17 @@ def stats_tables(stats: Stats) -> list[Table]:
 
 def trees_table(trees: TreeFigures) -> Table:
     """Tabulate what sharing prefixes saves."""
-    unique, flat = trees.tokens_unique, trees.tokens_flat
+    padded, unique, flat, work = trees.tokens_padded, trees.tokens_unique, trees.tokens_flat, trees.attention_tree
+
+    def saved(left: int, of: int) -> str:
+        return ratio(1 - left / max(1, of))
+
     rows = (
-        ("tokens, padded", f"{trees.tokens_padded:,}", ""),
-        ("tokens, flat", f"{flat:,}", ratio(1 - flat / max(1, trees.tokens_padded))),
-        ("tokens, unique", f"{unique:,}", ratio(1 - unique / max(1, trees.tokens_padded))),
+        ("tokens, padded", f"{padded:,}", ""),
+        ("tokens, flat", f"{flat:,}", saved(flat, padded)),
+        ("tokens, unique", f"{unique:,}", saved(unique, padded)),
         ("attention work, flat", large(trees.attention_flat), ""),
-        (
-            "attention work, tree",
-            large(trees.attention_tree),
-            ratio(1 - trees.attention_tree / max(1, trees.attention_flat)),
-        ),
+        ("attention work, tree", large(work), saved(work, trees.attention_flat)),
         ("path tokens (K) for each token", f"{trees.path_tokens / max(1, unique):.2f}", ""),
     )
     note = (
