@@ -10,7 +10,7 @@ from packer_cli.corpus.data_files import by_suffix, shown_skipped
 from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
-from packer_cli.tokens.tokenizer.reads import template_file
+from packer_cli.tokens.tokenizer.files import template_file
 
 
 def choices(config: TokenizeConfig, tokenizer: TokenizerInfo) -> list[str]:

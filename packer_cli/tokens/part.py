@@ -108,7 +108,7 @@ def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
 
 def load_ahead(tokenizer: NamedTokenizer) -> None:
     """Load a local tokenizer for the tasks to come; do nothing if it cannot be loaded, which a task will report."""
-    from packer_cli.tokens.tokenizer.reads import locate
+    from packer_cli.tokens.tokenizer.files import locate
 
     with suppress(Exception):
         if locate(tokenizer.name) is not None:

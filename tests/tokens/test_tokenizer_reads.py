@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
+from packer_cli.tokens.tokenizer.files import files_of, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
-from packer_cli.tokens.tokenizer.reads import files_of
 
 from .conftest import CHATML
 

@@ -4,5 +4,4 @@
 
     loading.py  `LoadedTokenizer`, which the rest of hbpack uses
     files.py    loads files with transformers, finds them by a Hub name; the fingerprint of their contents
-    reads.py    lists the files that are read
 """

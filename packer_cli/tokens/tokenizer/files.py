@@ -1,5 +1,7 @@
 """Finds a tokenizer's files, and the transformers class that loads them.
 
+The files are those of one list, for loading and for the fingerprint.
+
 Code that comes with a tokenizer never runs: every call has `trust_remote_code=False`, without which transformers may
 ask for permission on stdin.
 """
@@ -18,7 +20,27 @@ from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import file_checksum
 from packer_cli.remote.connect import can_connect
-from packer_cli.tokens.tokenizer.reads import NAMES, SIBLINGS, files_of, locate, refuse_code
+
+_TEMPLATE_FOLDER = "additional_chat_templates"
+_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
+_SIBLINGS = (*_SETTINGS, "config.json", _TEMPLATE_FOLDER)
+"""Files used together with a tokenizer.json, whatever that one's name."""
+
+_NAMES = (
+    "tokenizer.json",
+    *_SETTINGS,
+    "chat_template.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "config.json",
+    "generation_config.json",
+    # Files that transformers' classes of single models read.
+    *("vocab.txt", "dict.txt", "bpe.codes", "tekken.json", "normalizer.json", "byte_maps.json", "emoji.json"),
+    *("entity_vocab.json", "target_vocab.json", "vocab-src.json", "vocab-tgt.json"),
+    *("word_shape.json", "word_pronunciation.json", "source.spm", "target.spm", "prophetnet.tokenizer"),
+)
+_PATTERNS = ("*.model", "tokenizer.model.*", "tokenizer.*.json", "config.*.json", f"{_TEMPLATE_FOLDER}/*.jinja")
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -141,7 +163,7 @@ def _load_file(file: Path, shown: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="hbpack-") as scratch:
         folder = Path(scratch)
         (folder / "tokenizer.json").symlink_to(file.resolve())
-        for name in SIBLINGS:
+        for name in _SIBLINGS:
             if (file.parent / name).exists():
                 (folder / name).symlink_to((file.parent / name).resolve())
         return _load_folder(folder, shown)
@@ -291,7 +313,7 @@ def cached_snapshot(name: str) -> Path | None:
     """Find a repository's folder in the Hub's cache; None if the cache holds no tokenizer files."""
     from huggingface_hub import try_to_load_from_cache
 
-    for file in NAMES:
+    for file in _NAMES:
         try:
             found = try_to_load_from_cache(name, file)
         except ValueError:  # not a valid Hub name
@@ -324,3 +346,35 @@ def tokenizer_fingerprint(name: str) -> str:
 def _contents(where: Path) -> list[tuple[str, str]]:
     folder = where if where.is_dir() else where.parent
     return [(path.relative_to(folder).as_posix(), file_checksum(path)) for path in files_of(where)]
+
+
+def locate(name: str) -> Path | None:
+    """Find the folder or file at a tokenizer's path; None if it does not exist."""
+    path = os.path.expanduser(name)
+    return Path(path) if os.path.isdir(path) or os.path.isfile(path) else None
+
+
+def refuse_code(error: Exception, shown: str) -> str:
+    """Raise TokenizerError if transformers would need a tokenizer's own code to load it; else give its text."""
+    if "trust_remote_code" in str(error):
+        raise TokenizerError(
+            f"{shown}: its config names Python code to load it with (auto_map), but hbpack never runs a tokenizer's "
+            "code; remove auto_map from a copy of the folder to use its tokenizer.json as it is"
+        ) from None
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def template_file(name: str) -> str | None:
+    """Name of the file with the chat template, for a tokenizer that has one; None for a Hub name."""
+    where = locate(name)
+    folder = where if where is None or where.is_dir() else where.parent
+    names = ("chat_template.jinja", "tokenizer_config.json")
+    return next((name for name in names if folder and (folder / name).is_file()), None)
+
+
+def files_of(where: Path) -> list[Path]:
+    """List all files that loading a folder or a file may read, without weights and data, which may be beside them."""
+    folder = where if where.is_dir() else where.parent
+    named = [folder / name for name in _NAMES]
+    found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
+    return [path for path in dict.fromkeys([*named, *found, where]) if path.is_file()]
