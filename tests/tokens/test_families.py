@@ -8,13 +8,12 @@ import pytest
 from packer_cli.corpus.types import Document
 from packer_cli.tokens.encode import masks
 from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.masks import mask_by_offsets
 from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.tokens.conftest import CORPUS
 from tests.tokens.families import BY_TOKENIZERS, FAMILIES, LLAMA2_TEMPLATE, save_family
-from tests.tokens.helpers import encode, rows
+from tests.tokens.helpers import encode, encoder_of, rows
 
 ROOT = Path(__file__).parent.parent.parent
 PIECES = [
@@ -197,7 +196,7 @@ FEW = ("bert", "llama1", "metaspace", "roberta", "sentencepiece")
 def test_hostile_records(family, name, monkeypatch):
     loaded = family(name)
     documents = hostile(7, REAL)[: 100 if name in FEW else 300]
-    encoder = Encoder(loaded)
+    encoder = encoder_of(loaded)
     by_ranges = texts_by_ranges(monkeypatch)
     assert encoder.backend_used == ("tokenizers" if name in BY_TOKENIZERS else "gigatoken")
     batch = encode(encoder, documents)
@@ -227,14 +226,14 @@ def test_ordinary_records_need_no_offsets(family, name, monkeypatch):
     loaded = family(name)
     documents = [Document("messages", line, messages=messages) for line, messages in enumerate(REAL, 1)]
     documents.append(Document("prompt-completion", 4, prompt="Capital of Perú?\n", completion="Lima, é 你好 🙂"))
-    encoder = Encoder(loaded)
+    encoder = encoder_of(loaded)
     by_ranges = texts_by_ranges(monkeypatch)
     assert encode(encoder, documents).loss_mask.sum() > 0
     assert len(by_ranges) == (4 if name in BY_TOKENIZERS else 0)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - BY_TOKENIZERS))
-def test_texts_cut_at_words_keep_their_ids(family, name):
+def test_ids_of_hostile_texts(family, name):
     loaded = family(name)
     reference = ReferenceBackend(loaded)
     backend = GigatokenBackend(loaded, reference)
@@ -269,13 +268,4 @@ def test_texts_cut_at_words_keep_their_ids(family, name):
     ]
     texts = ["".join(dice.choices(lines, k=dice.randint(1, 40))) for _ in range(150)]
     expected = reference.encode(texts)
-    seen = []
-    honest = reference.encode
-    reference.encode = lambda some: seen.extend(some) or honest(some)
     assert backend.encode(texts).input_ids.tolist() == expected.input_ids.tolist()
-    young = sum(len(text) for text in texts if not is_settled(text))
-    share = sum(map(len, seen)) / young
-    if name in MARKED:  # Cut only at given strings.
-        assert share == 0
-    else:
-        assert share == 1 if name == "roberta" else share < 0.5

@@ -1,15 +1,12 @@
 """Texts -> ids: `tokenizers` (the reference, with offsets on request) and gigatoken (20-90 times as fast).
 
 gigatoken adds no BOS or EOS and gives no offsets. Its ids are those of `tokenizers`, except on recent
-Unicode code points (see `encode.unicode`); words that contain any go to `tokenizers`.
+Unicode code points (see `encode.unicode`); texts that contain any go to `tokenizers`.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import string
-from itertools import chain, pairwise, zip_longest
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import RunError, TokenizerError
 from packer_cli.format.ragged import offsets_of
-from packer_cli.tokens.encode.unicode import asks_unicode, is_settled, unsettled_places
+from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
@@ -81,7 +78,11 @@ class ReferenceBackend:
     name = "tokenizers"
 
     def __init__(self, tokenizer: LoadedTokenizer):
-        self._tokenizer = _without_processor(tokenizer)
+        from tokenizers import Tokenizer
+
+        self._tokenizer: Any = Tokenizer.from_str(tokenizer.backend_json)
+        # The encoder adds its tokens, and it would leave the space at a token's beginning out of offsets.
+        self._tokenizer.post_processor = None
         self._tokenizer.encode_special_tokens = bool(tokenizer.hf.split_special_tokens)
 
     def encode(self, texts: list[str]) -> Ids:
@@ -106,28 +107,6 @@ class ReferenceBackend:
         if tokenizer.pre_tokenizer is not None:
             pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
         return [token.id for piece in pieces for token in tokenizer.model.tokenize(piece)]
-
-
-def _without_processor(tokenizer: LoadedTokenizer) -> Any:
-    """Return the `tokenizers` tokenizer without its post-processor, whose tokens the encoder adds.
-
-    Without a post-processor, offsets keep the space at a token's beginning. Shares the model with the loaded
-    tokenizer, because loading a vocabulary of 128,000 tokens again takes 0.3 s.
-    """
-    from tokenizers import Tokenizer
-
-    loaded = tokenizer.hf.backend_tokenizer
-    bare = Tokenizer(loaded.model)
-    for part in ("normalizer", "pre_tokenizer"):
-        if getattr(loaded, part) is not None:
-            setattr(bare, part, getattr(loaded, part))
-    added = loaded.get_added_tokens_decoder()
-    for _, token in sorted(added.items()):
-        bare.add_special_tokens([token]) if token.special else bare.add_tokens([token])
-    if bare.get_added_tokens_decoder() != added:  # Ids with gaps: only the file keeps them.
-        bare = Tokenizer.from_str(tokenizer.backend_json)
-        bare.post_processor = None
-    return bare
 
 
 class GigatokenBackend:
@@ -155,8 +134,6 @@ class GigatokenBackend:
                 f"gigatoken cannot load this tokenizer ({reason}); use --tokenizer-backend auto or tokenizers"
             ) from None
         self._reference = reference
-        self._cut = _word_cut(tokenizer.config)
-        self._asks_unicode = asks_unicode(tokenizer.config)
 
     def encode(self, texts: list[str]) -> Ids:
         """Encode texts without adding anything, on one core.
@@ -165,57 +142,7 @@ class GigatokenBackend:
         """
         # One call per text: a batch returns an awkward array, which takes 600 us to create.
         encode = self._tokenizer.backend.encode
-        unsettled = []
-        if self._asks_unicode:
-            unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
-        if not unsettled:
-            return flat([encode(text) for text in texts])
-        rows = {number: self._encode_unsettled(texts[number]) for number in unsettled}
+        unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
+        slow = self._reference.encode([texts[number] for number in unsettled])
+        rows = {number: slow.row(at).view(np.uint32) for at, number in enumerate(unsettled)}
         return flat([rows[number] if number in rows else encode(text) for number, text in enumerate(texts)])
-
-    def _encode_unsettled(self, text: str) -> NDArray[np.uint32]:
-        """Send only words with such code points, and their neighbours, to the reference, if the text can be cut."""
-        cuts = [0, *(cut.end() for cut in self._cut.finditer(text))]
-        borders = np.unique(np.array([cut for cut in cuts if cut < len(text)], dtype=np.int64))
-        is_slow = np.zeros(len(borders), dtype=np.bool_)
-        is_slow[np.searchsorted(borders, unsettled_places(text), side="right") - 1] = True
-        firsts = np.flatnonzero(np.concatenate([[True], is_slow[1:] != is_slow[:-1]]))
-        pieces = [text[start:stop] for start, stop in pairwise([*borders[firsts].tolist(), len(text)])]
-        slow = self._reference.encode(pieces[0 if is_slow[0] else 1 :: 2])
-        rows: list[Any] = [slow.row(number).view(np.uint32) for number in range(len(slow.offsets) - 1)]
-        encode = self._tokenizer.backend.encode
-        fast = [encode(piece) for piece in pieces[1 if is_slow[0] else 0 :: 2]]
-        first, second = (rows, fast) if is_slow[0] else (fast, rows)
-        return np.concatenate([row for pair in zip_longest(first, second) for row in pair if row is not None])
-
-
-_CUT = r"\S\n(?=[A-Za-z])|(?= [A-Za-z])"
-_CUT_BY_SPACES = r"\S\n(?=[A-Za-z]|  )|(?<=\S)(?= [A-Za-z])"
-"""For tokenizers with added tokens of two or more spaces."""
-_NEVER = re.compile("(?!)")
-
-
-def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:
-    """Match places where a text can be cut without changing its ids.
-
-    These are between a line feed that ends a line and a letter, before a space and a letter, and between a letter or
-    digit and a sign other than an apostrophe; all of them ASCII. All splitting patterns of byte-level BPE that
-    gigatoken knows end a word there, and NFC composes nothing across it.
-    """
-    if config["model"].get("byte_fallback") or '"add_prefix_space": true' in json.dumps(config["pre_tokenizer"]):
-        return _NEVER
-    tokens = config["added_tokens"]
-    contents = [token["content"] for token in tokens if token["content"].strip(" ")]
-    if any(token["lstrip"] or token["rstrip"] for token in tokens):
-        return _NEVER
-    if any(re.search("[\n ][A-Za-z]|\n | $", content) for content in contents):
-        return _NEVER
-    if len(contents) == len(tokens):
-        cut = _CUT
-    elif any(token["content"] == "  " for token in tokens):
-        cut = _CUT_BY_SPACES
-    else:
-        return _NEVER
-    inside = {sign for content in contents for sign in re.findall("(?<=[A-Za-z0-9]).", content)}
-    signs = "".join(sign for sign in string.punctuation if sign != "'" and sign not in inside)
-    return re.compile(f"{cut}|(?<=[A-Za-z0-9])(?=[{re.escape(signs)}])" if signs else cut)

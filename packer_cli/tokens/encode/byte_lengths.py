@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.tokens.encode.backends import Ids
-from packer_cli.tokens.encode.unicode import is_settled, members_of
+from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 UNKNOWN_LENGTH = 1 << 30
@@ -152,13 +152,22 @@ def _byte_spans(
     return size, places
 
 
+def _members_of(part: Any, key: str) -> list[dict[str, Any]]:
+    """Return the component itself, or the components of a sequence."""
+    if not part:
+        return []
+    if part.get("type") == "Sequence":
+        return [found for inner in part.get(key, []) for found in _members_of(inner, key)]
+    return [part]
+
+
 class _Charsmap:
     """Finds texts in which a SentencePiece charsmap keeps the number of bytes of each char."""
 
     def __init__(self, config: dict[str, Any]):
         from tokenizers import normalizers
 
-        maps = [part for part in members_of(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
+        maps = [part for part in _members_of(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
         self._normalizer = normalizers.Sequence(
             [normalizers.Precompiled(b64decode(part["precompiled_charsmap"])) for part in maps]
         )
@@ -239,8 +248,8 @@ def _scheme_of(config: dict[str, Any]) -> _Scheme | None:
     is_bpe = model.get("type", "BPE" if "merges" in model else "") == "BPE"
     if not is_bpe or any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
         return None
-    normalizers = members_of(config.get("normalizer"), "normalizers")
-    splitters = members_of(config.get("pre_tokenizer"), "pretokenizers")
+    normalizers = _members_of(config.get("normalizer"), "normalizers")
+    splitters = _members_of(config.get("pre_tokenizer"), "pretokenizers")
     if any(part.get("type") == "ByteLevel" for part in splitters):
         return None if model.get("byte_fallback") else _byte_level(normalizers, splitters)
     # Without MARK in the vocabulary, a space would become its three bytes.
@@ -301,7 +310,7 @@ def _length_table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int
     vocab: dict[str, int] = model["vocab"]
     normalizer = tokenizer.hf.backend_tokenizer.normalizer
     is_byte_level = any(
-        part.get("type") == "ByteLevel" for part in members_of(tokenizer.config["pre_tokenizer"], "pretokenizers")
+        part.get("type") == "ByteLevel" for part in _members_of(tokenizer.config["pre_tokenizer"], "pretokenizers")
     )
     table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int64)
     if is_byte_level:

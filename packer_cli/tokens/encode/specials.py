@@ -8,6 +8,7 @@ tokenizer's added tokens. Unlike transformers, this also makes loss masks. Only 
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,6 @@ from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 START, END = "\U000f0000", "\U000f0001"
 """transformers' own marks; as there, they are removed from the input."""
-
-_MOST_PATTERNS = 4
-"""With more, a single search for all first chars is faster."""
 
 
 def patterns(tokens: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
@@ -35,27 +33,17 @@ def patterns(tokens: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
 class TokenFinder:
     """Tells fast whether a text contains any of some tokens.
 
-    Price: 0.1 ns a char of text without the sign that all tokens share, such as `|`; else 0.3 ns, and 30 ns for each
-    char that begins a token.
+    Price: 0.3 ns a char for each char that tokens begin with, and 30 ns for each place of one.
     """
 
     def __init__(self, tokens: tuple[str, ...]):
         self.pattern = patterns(tokens)[0]
-        shared = set.intersection(*map(set, tokens)) if tokens else set()
-        self._shared = tuple(sorted(char for char in shared if not char.isalnum()))
-        by_first: dict[str, list[str]] = {}
-        for token in tokens:
-            by_first.setdefault(token[:1], []).append(token)
         # If all alternatives begin with the same char, the search skips to that char at the speed of memory.
-        self._patterns = [self.pattern]
-        if len(by_first) <= _MOST_PATTERNS:
-            self._patterns = [patterns(tuple(group))[0] for group in by_first.values()]
+        groups = groupby(sorted(tokens), key=lambda token: token[:1])
+        self._patterns = [patterns(tuple(group))[0] for _, group in groups]
 
     def finds(self, text: str) -> bool:
         """Whether a token is in the text."""
-        for char in self._shared:
-            if char not in text:
-                return False
         for one in self._patterns:  # noqa: SIM110 - a generator would cost as much as the search
             if one.search(text) is not None:
                 return True

@@ -9,32 +9,9 @@ own table is not used, since it depends on Python's version.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-def members_of(part: Any, key: str) -> list[dict[str, Any]]:
-    """Return the component itself, or the components of a sequence."""
-    if not part:
-        return []
-    if part.get("type") == "Sequence":
-        return [found for inner in part.get(key, []) for found in members_of(inner, key)]
-    return [part]
-
-
-def asks_unicode(config: dict[str, Any]) -> bool:
-    """Whether ids depend on classes or compositions of code points: not where texts are only cut at given strings."""
-    if any(token["single_word"] for token in config["added_tokens"]):
-        return True
-    parts = members_of(config["normalizer"], "normalizers") + members_of(config["pre_tokenizer"], "pretokenizers")
-    return not all(
-        part["type"] in ("Prepend", "Metaspace")
-        or (part["type"] in ("Replace", "Split") and "String" in part["pattern"])
-        for part in parts
-    )
-
 
 # Where runs of assigned and unassigned code points of Unicode 13.0 begin, in turn, from U+0000 (assigned);
 # differences in base 36. Private use counts as assigned. Derived from the property Age.
@@ -115,8 +92,3 @@ def is_settled(text: str) -> bool:
     if codes.max() < _FIRST_UNASSIGNED:
         return True
     return not _unsettled()[codes[codes >= _FIRST_UNASSIGNED]].any()
-
-
-def unsettled_places(text: str) -> NDArray[np.int64]:
-    """Find positions of the code points on which the libraries may differ, int64[u]. Price: 2 ns a char."""
-    return np.flatnonzero(_unsettled()[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)])
