@@ -60,7 +60,7 @@ from packer_cli.tokens.share import (
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint, writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
 
-_LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
+_LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "sentencepiece")
 
 
 def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:

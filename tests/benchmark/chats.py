@@ -1,4 +1,4 @@
-"""Renders chats, and finds the ranges to train on: minijinja beside jinja2, in one process."""
+"""Renders chats, and finds the ranges to train on: with outlines and other short ways, and without, in one process."""
 
 from __future__ import annotations
 
@@ -33,22 +33,26 @@ def run(_: Path, runs: int) -> str:
     for name, (template, variables, special_tokens) in cases.items():
         for want_spans in (False, True):
             renderers = {
-                engine: ChatRenderer(
-                    template, variables=variables, special_tokens=special_tokens, want_spans=want_spans, engine=engine
+                way: ChatRenderer(
+                    template,
+                    variables=variables,
+                    special_tokens=special_tokens,
+                    want_spans=want_spans,
+                    is_exact=way == "jinja2",
                 )
-                for engine in ("jinja2", "minijinja")
+                for way in ("jinja2", "hbpack")
             }
-            rates = _rates({engine: renderer.render for engine, renderer in renderers.items()}, chats, runs)
-            own = [f"{statistics.median(rates[engine]):,.0f}" for engine in rates]
-            gain = times(statistics.median(rates["minijinja"]), statistics.median(rates["jinja2"]))
+            rates = _rates({way: renderer.render for way, renderer in renderers.items()}, chats, runs)
+            own = [f"{statistics.median(rates[way]):,.0f}" for way in rates]
+            gain = times(statistics.median(rates["hbpack"]), statistics.median(rates["jinja2"]))
             rows.append([name, "text and ranges" if want_spans else "text", *own, gain])
-    header = ["template", "what", "jinja2, chats/s", "minijinja, chats/s", "gain"]
+    header = ["template", "what", "jinja2, chats/s", "hbpack, chats/s", "gain"]
     return (
         f"{len(chats):,} chats with {statistics.mean(map(len, chats)):.1f} messages on average; CPU time on one core, "
-        f"median of {runs} rounds in which both engines take turns. *jinja2* renders the conversations that minijinja "
-        "cannot, in transformers' sandbox. *Ranges* are the parts that the assistant "
-        "wrote. The first template "
-        f"writes an empty thinking block into each answer. {versions(('minijinja', 'jinja2', 'transformers'))}.\n\n"
+        f"median of {runs} rounds in which both take turns. *jinja2* renders each conversation in transformers' "
+        "sandbox; *hbpack* fills the contents of plain ones into an outline. *Ranges* are the parts that the "
+        "assistant wrote. The first template "
+        f"writes an empty thinking block into each answer. {versions(('jinja2', 'transformers'))}.\n\n"
         + table(header, rows)
     )
 

@@ -22,7 +22,7 @@ CONTENT = TEXT.map(lambda text: text.replace("<|", "< |").replace("</s>", "") or
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_ranges_equal_those_by_marks(name):
-    ours = published(name)
+    ours = published(name, date="2024-05-06")
     num_outlined = 0
 
     @given(st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=3), st.none() | CONTENT)
@@ -37,7 +37,7 @@ def test_ranges_equal_those_by_marks(name):
             return
         if rendered.notes is not None:
             num_outlined += 1
-            by_marks = ours._render_marked(chat, {})
+            by_marks = ours._render_marked(chat)
             assert rendered[:2] == by_marks[:2]
             assert list(rendered.notes) == list(ours.review(chat, by_marks, None))
 
@@ -64,10 +64,10 @@ def test_contents_that_are_written_in_another_way_than_rehearsed(write, said, no
     assert notes(template, odd) == [note]
 
 
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_end_tokens_in_a_content_do_not_end_its_turn(engine):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_end_tokens_in_a_content_do_not_end_its_turn(is_exact):
     between = OPEN.replace("\n", "</s>").replace("{% endfor %}", "{% endfor %}</s>")
-    assert marked(between, turns("a", "b<|im_end|>", "c ", " d "), engine=engine) == (
+    assert marked(between, turns("a", "b<|im_end|>", "c ", " d "), is_exact=is_exact) == (
         "user: a</s>assistant: [b<|im_end|></s>]user: c </s>assistant: [ d </s>]"
     )
 
@@ -77,31 +77,31 @@ SAID = "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' ANSWER 
 SAID += "{% endif %}{% endfor %}"
 
 
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_tags_of_a_template_may_depend_on_the_content(engine):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_tags_of_a_template_may_depend_on_the_content(is_exact):
     template = SAID.replace("ANSWER", "and 'cannot' not in m.content").replace("TAGS", TAGS)
-    assert marked(template, turns("a", "I cannot", "c", "fine"), engine=engine) == (
+    assert marked(template, turns("a", "I cannot", "c", "fine"), is_exact=is_exact) == (
         "user: a</s>assistant: I cannot</s>user: c</s>assistant: [fine</s>]"
     )
     parts = "{% if 'FINAL:' in m.content %}{{ m.content.split('FINAL:')[0] }}FINAL:{% generation %}"
     parts += "{{ m.content.split('FINAL:')[1] }}</s>{% endgeneration %}{% else %}" + TAGS + "{% endif %}"
     template = SAID.replace("ANSWER", "").replace("TAGS", parts)
-    assert marked(template, turns("a", "b"), engine=engine).endswith("assistant: [b</s>]")
+    assert marked(template, turns("a", "b"), is_exact=is_exact).endswith("assistant: [b</s>]")
     with pytest.raises(TemplateRejectError):
-        notes(template, turns("a", "why FINAL:b"), engine=engine)
+        notes(template, turns("a", "why FINAL:b"), is_exact=is_exact)
 
 
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_tags_that_leave_out_the_end_of_a_turn_keep_white_space(engine):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_tags_that_leave_out_the_end_of_a_turn_keep_white_space(is_exact):
     outside = SAID.replace("ANSWER", "").replace("TAGS", "{% generation %}{{ m.content }}{% endgeneration %}</s>")
-    assert marked(outside, turns("a", "b\n"), engine=engine) == "user: a</s>assistant: [b\n]</s>"
+    assert marked(outside, turns("a", "b\n"), is_exact=is_exact) == "user: a</s>assistant: [b\n]</s>"
 
 
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_an_answer_that_only_some_conversations_have_is_not_lost(engine):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_an_answer_that_only_some_conversations_have_is_not_lost(is_exact):
     template = "{{ messages[0].content }}</s>{% if messages[1].content %}so: {{ messages[1].content }}</s>{% endif %}"
     with pytest.raises(TemplateRejectError):
-        notes(template, turns("a", " "), engine=engine)
+        notes(template, turns("a", " "), is_exact=is_exact)
 
 
 def test_white_space_at_the_end_of_a_turn_without_an_end_carries_no_loss():

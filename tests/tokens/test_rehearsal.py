@@ -3,10 +3,9 @@
 import pytest
 
 from packer_cli.corpus.types import Document
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.shape import Rehearsal, short_shape
-from tests.tokens.helpers import encode, rows, turns
+from tests.tokens.helpers import encode, encoder_of, rows, turns
 from tests.tokens.published_templates import PUBLISHED
 from tests.tokens.rehearsed import HEAD, LAST, SIMPLE, TOOL, TURN, USER, calling, marked, notes, renderer
 
@@ -80,7 +79,7 @@ def test_a_prompt_that_is_always_written_is_no_part_of_a_turn(load, template):
     assert text.count("assistant\n[Ten degrees.<|im_end|>]") == 2
     assert text.endswith("<|im_start|>assistant\n")
     # Nor does EOS follow it.
-    encoder = Encoder(load("bytes", template), append_eos="auto")
+    encoder = encoder_of(load("bytes", template), append_eos="auto")
     ((_, mask),) = rows(encode(encoder, [Document("messages", 1, messages=[USER, LAST])]))
     assert mask[-1] == 0
 
@@ -116,7 +115,7 @@ def test_white_space_before_anothers_turn_is_not_trained_on():
 
 def test_a_mask_does_not_depend_on_the_place_of_a_record(load):
     """A shape that comes first among the others, or late, or alone, is read alike."""
-    encoder = Encoder(load("bytes", CLOSED_LATER))
+    encoder = encoder_of(load("bytes", CLOSED_LATER))
     odd = [USER, calling({}), TOOL, LAST]
     alone = rows(encode(encoder, [Document("messages", 1, messages=odd)]))
     plain = [Document("messages", line, messages=[USER, LAST]) for line in range(1, 41)]
@@ -145,7 +144,9 @@ def test_repetitions_are_shortened_and_rehearsed_words_differ():
 def test_a_record_without_an_assistant_says_which_roles_it_has(load):
     messages = [USER, {"role": "critic", "content": "No."}]
     for loss_on, reasons in (("completion", ["its roles are user and critic"]), ("all", [])):
-        batch = encode(Encoder(load("bytes", SIMPLE), loss_on=loss_on), [Document("messages", 1, messages=messages)])
+        batch = encode(
+            encoder_of(load("bytes", SIMPLE), loss_on=loss_on), [Document("messages", 1, messages=messages)]
+        )
         assert [reject.reason.partition(": ")[2] for reject in batch.rejects] == reasons
 
 
@@ -176,7 +177,7 @@ def test_long_conversations_are_read_piece_by_piece():
     said = [text[start:stop] for start, stop in spans]
     assert all(part.endswith("<|im_end|>") and "ten" not in part for part in said[:-1])
     assert "Ten degrees." in said[-1]
-    assert ours.render(messages)[:2] == renderer(PUBLISHED["qwen3"][0], engine="jinja2").render(messages)[:2]
+    assert ours.render(messages)[:2] == renderer(PUBLISHED["qwen3"][0], is_exact=True).render(messages)[:2]
 
 
 THINKS_FIRST = (

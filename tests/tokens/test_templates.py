@@ -9,11 +9,10 @@ from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.rounds import MARK, split
-from tests.tokens.helpers import engine_of, way_of
+from tests.tokens.helpers import way_of
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
-ENGINES = ("minijinja", "jinja2")
 MARKS = [f"{MARK}{letter}{depth}" for letter in "AO" for depth in "01"]
 GUESSES = ["\x01", *(f"\x01{token}{letter}0" for token in ("", "0123456789abcdef") for letter in "AO")]
 MARKED = ("stream", "anywhere")
@@ -65,7 +64,7 @@ CHATS = st.builds(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_text_equals_transformers_on_generated_chats(templates, name):
-    ours = {engine: renderer(templates[name], engine=engine) for engine in ENGINES}
+    ours = {is_exact: renderer(templates[name], is_exact=is_exact) for is_exact in (False, True)}
     bare = renderer(templates[name], want_spans=False)
 
     @given(CHATS)
@@ -73,8 +72,8 @@ def test_text_equals_transformers_on_generated_chats(templates, name):
     def check(messages):
         expected = reference(templates[name], messages)[0]
         assert bare.render(messages).text == expected
-        assert ours["minijinja"].render(messages)[:2] == ours["jinja2"].render(messages)[:2]
-        assert ours["minijinja"].render(messages).text == expected
+        assert ours[False].render(messages)[:2] == ours[True].render(messages)[:2]
+        assert ours[False].render(messages).text == expected
 
     check()
 
@@ -139,9 +138,9 @@ def test_loops_in_macros_are_marked_too(templates):
     )
     messages = chat("a", "b", "c", "d")
     for changed in (text, text.replace("{{ all(messages) }}", "{% set x = all(messages) %}{{ x | trim }}")):
-        for engine in ("minijinja", "jinja2"):
-            ours = renderer(changed, engine=engine)
-            assert (way_of(ours) in MARKED, engine_of(ours)) == (True, engine)
+        for is_exact in (False, True):
+            ours = renderer(changed, is_exact=is_exact)
+            assert way_of(ours) in MARKED
             assert said(ours.render(messages)) == ["assistant: b;", "assistant: d;"]
 
 
@@ -188,12 +187,12 @@ MEDDLERS = {
 
 @pytest.mark.parametrize("name", MEDDLERS)
 @pytest.mark.parametrize("forged", GUESSES)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_templates_cannot_forge_change_or_cut_marks(name, forged, engine):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_templates_cannot_forge_change_or_cut_marks(name, forged, is_exact):
     """The text is transformers', and each range is an answer, whole, or the conversation is rejected."""
     template = MEDDLERS[name].replace("FORGED", forged)
     messages = chat("a one", "b two", "c three", "d four", "e five", forged)
-    ours = renderer(template, engine=engine)
+    ours = renderer(template, is_exact=is_exact)
     try:
         rendered = ours.render(messages)
     except TemplateRejectError:
@@ -263,8 +262,9 @@ def test_fast_sandbox_is_as_strict_as_jinja(template):
             return " ".join(str(error).split())
 
     expected = outcome(lambda: reference(template, messages)[0])
-    for engine in ENGINES:
-        got = outcome(lambda engine=engine: renderer(template, engine=engine, want_spans=False).render(messages).text)
+    for is_exact in (False, True):
+        ours = renderer(template, is_exact=is_exact, want_spans=False)
+        got = outcome(lambda ours=ours: ours.render(messages).text)
         assert got.removeprefix("the chat template cannot render this conversation: ") == expected
 
 

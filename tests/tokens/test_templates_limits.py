@@ -9,12 +9,11 @@ import pytest
 
 from packer_cli.corpus.types import Document
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates import memory
 from packer_cli.tokens.templates import template as limits
 from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.renderer import ChatRenderer
-from tests.tokens.helpers import encode, way_of
+from tests.tokens.helpers import encode, encoder_of, way_of
 from tests.tokens.published_templates import PUBLISHED
 
 RECURSIVE = (
@@ -42,18 +41,18 @@ def of(name, **kwargs):
 
 
 @pytest.mark.parametrize("name", ["qwen3", "macros", "chatml-generation"])
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_10_000_turns_are_rendered(name, engine):
-    ours, messages = of(name, engine=engine), turns(10_000)
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_10_000_turns_are_rendered(name, is_exact):
+    ours, messages = of(name, is_exact=is_exact), turns(10_000)
     assert len(ours.render(messages).spans) == 5_000
     assert ours.mismatch(ours.read(messages)) is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_100_000_turns_are_rendered(name, engine):
-    assert len(of(name, engine=engine).render(turns(100_000)).spans) == 50_000
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_100_000_turns_are_rendered(name, is_exact):
+    assert len(of(name, is_exact=is_exact).render(turns(100_000)).spans) == 50_000
 
 
 def test_templates_that_python_cannot_compile_are_refused():
@@ -102,11 +101,11 @@ ENDLESS = [
 @pytest.mark.parametrize(
     "hostile", [*ENDLESS, "{% for a in messages %}" * 16 + "{% set x = a %}" + "{% endfor %}" * 16]
 )
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_templates_that_never_end_reject_the_conversation(hostile, engine, monkeypatch):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_templates_that_never_end_reject_the_conversation(hostile, is_exact, monkeypatch):
     monkeypatch.setattr(limits, "CPU_SECONDS", 0.3)
     template = f"{{% if messages | length > 4 %}}{hostile}{{% endif %}}{PUBLISHED['chatml'][0]}"
-    ours = ChatRenderer(template, variables={}, engine=engine)
+    ours = ChatRenderer(template, variables={}, is_exact=is_exact)
     began = time.process_time()
     with pytest.raises(TemplateRejectError) as error:
         ours.render(turns(6))
@@ -137,8 +136,8 @@ HUGE = [
 
 
 @pytest.mark.parametrize(("hostile", "sign"), HUGE)
-@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
-def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, engine):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, is_exact):
     reason = (
         f"the chat template makes more than 67,108,864 items with {sign}; split the conversation, or give another "
         "template with --chat-template FILE"
@@ -148,7 +147,9 @@ def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, engine):
         ChatRenderer(value, variables={})
     assert str(error.value) == f"a question and its answer: {reason}"
     ours = ChatRenderer(
-        f"{{% if messages | length > 4 %}}{value}{{% endif %}}{PUBLISHED['chatml'][0]}", variables={}, engine=engine
+        f"{{% if messages | length > 4 %}}{value}{{% endif %}}{PUBLISHED['chatml'][0]}",
+        variables={},
+        is_exact=is_exact,
     )
     for _ in range(2):
         with pytest.raises(TemplateRejectError) as rejected:
@@ -190,7 +191,7 @@ GREEDY = [
 def test_templates_that_take_all_memory_reject_the_conversation(hostile, monkeypatch, load):
     monkeypatch.setattr(memory, "MEMORY_BYTES", 1 << 28)
     template = f"{{% if messages | length > 4 %}}{hostile}{{% endif %}}{PUBLISHED['chatml'][0]}"
-    encoder = Encoder(load("bytes", template))
+    encoder = encoder_of(load("bytes", template))
     batch = encode(encoder, [Document("messages", line, messages=turns(count)) for line, count in ((1, 6), (2, 4))])
     assert [reject.reason for reject in batch.rejects] == [
         (

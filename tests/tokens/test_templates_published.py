@@ -1,4 +1,4 @@
-"""Templates like those of public tokenizers: minijinja, jinja2 and transformers agree on text and ranges."""
+"""Templates like those of public tokenizers: the text is transformers', with short ways and without."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +7,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.renderer import ChatRenderer
-from tests.tokens.helpers import engine_of, way_of
+from tests.tokens.helpers import way_of
 from tests.tokens.published_templates import PUBLISHED
 
 
@@ -82,10 +82,9 @@ def outcome(render):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_engines_agree_on_generated_conversations(name):
-    fast, slow = renderer(name), renderer(name, engine="jinja2")
-    assert engine_of(fast) == "minijinja"
-    assert (way_of(fast), engine_of(slow)) == (way_of(slow), "jinja2")
+def test_short_ways_change_nothing_in_generated_conversations(name):
+    fast, slow = renderer(name), renderer(name, is_exact=True)
+    assert way_of(fast) == way_of(slow)
     done = []
 
     @given(CHATS, TOOLS)
@@ -101,15 +100,8 @@ def test_engines_agree_on_generated_conversations(name):
     assert len(done) > 3
 
 
-def without_jinja2(ours, messages, tools, monkeypatch):
-    """Let the test fail if jinja2 renders such a conversation."""
-    ours.render(messages, tools)  # Its shape is read by jinja2, once.
-    monkeypatch.setattr(ours, "_ways", dict.fromkeys(ours._ways, lambda *_: pytest.fail("jinja2 was asked")))
-    monkeypatch.setattr(ours._template, "text", lambda *_, **__: pytest.fail("jinja2 was asked"))
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
+def test_ordinary_conversations_have_ranges(name):
     ours = renderer(name)
     messages = [
         {"role": "user", "content": "Was kostet das? 你好 {{ x }}"},
@@ -117,7 +109,6 @@ def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
         {"role": "user", "content": "  thanks\n"},
         {"role": "assistant", "content": "Bye"},
     ]
-    without_jinja2(ours, messages, None, monkeypatch)
     rendered = ours.render(messages)
     assert rendered.text == transformers_text(name, messages)
     said = [rendered.text[start:stop] for start, stop in rendered.spans]
@@ -129,7 +120,7 @@ def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "mistral", "llama3.1"])
-def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
+def test_tool_calls_have_ranges(name):
     ours = renderer(name)
     arguments = {"b": [1, 2.5, None, True], "a": {"é": "<&>\n"}, "n": -0.001}
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
@@ -140,15 +131,14 @@ def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
         {"role": "assistant", "content": "done"},
     ]
     tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"z": 1, "a": {}}}}]
-    without_jinja2(ours, messages, tools, monkeypatch)
     rendered = ours.render(messages, tools)
     assert rendered.text == transformers_text(name, messages, tools)
     assert '"b": [1, 2.5, null, true]' in rendered.text
     assert len(rendered.spans) == 2
 
 
-def test_lone_surrogates_and_control_characters_go_to_jinja2():
-    ours, slow = renderer("qwen3"), renderer("qwen3", engine="jinja2")
+def test_lone_surrogates_and_control_characters_stay():
+    ours, slow = renderer("qwen3"), renderer("qwen3", is_exact=True)
     for text in ("\ud800", "a\x01b", "\x1c a"):
         messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": text}]
         assert ours.render(messages)[:2] == slow.render(messages)[:2]

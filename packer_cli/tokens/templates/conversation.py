@@ -1,9 +1,9 @@
-"""Conversations as transformers passes them to a template, and what it makes of them; made-up ones to try it on."""
+"""Conversations as transformers passes them to a template, and what it makes of them; a made-up one to try it on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 Span = tuple[int, int]
@@ -38,19 +38,12 @@ def one_line(error: Exception) -> str:
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _MOST_NESTED = 100
-_UNSAFE = ("\x1c", "\x1d", "\x1e", "\x1f")
-"""Whitespace in Python but not in Rust."""
 
-_ASKED: list[dict[str, Any]] = [
+ASKED: list[dict[str, Any]] = [
     {"role": "user", "content": "Ask one."},
     {"role": "assistant", "content": "Say one."},
 ]
-PROBES: list[list[dict[str, Any]]] = [
-    _ASKED,
-    [*_ASKED, {"role": "user", "content": "Ask two."}, {"role": "assistant", "content": "Say two."}],
-    [{"role": "system", "content": "Be brief."}, *_ASKED],
-]
-"""The first is the shortest, a question and its answer; the last has a system message."""
+"""The shortest conversation: a question and its answer."""
 
 
 class Chat(NamedTuple):
@@ -60,8 +53,6 @@ class Chat(NamedTuple):
     tools: list[Any] | None
     text: str
     """All its strings except the keys, separated by NUL."""
-    is_safe: bool
-    """Whether minijinja and jinja2 treat every value alike."""
     shape: tuple[Any, ...] = ()
     """All that decides how a template writes it, but its words, see `shape`."""
     contents: Sequence[str] = ()
@@ -82,11 +73,7 @@ def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) ->
         tools = _plain(tools)
         if not all(isinstance(tool, dict) for tool in tools):
             raise TemplateRejectError("a tool is not an object; tools are JSON schemas")
-    texts: list[str] = []
-    keys: set[str] = set()
-    are_alike = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
-    text = "\0".join(texts)
-    return Chat(messages, tools, text, are_alike and is_safe_text("\0".join((text, *keys))))
+    return Chat(messages, tools, "\0".join(_strings([*messages, *(tools or ())])))
 
 
 def _check_depth(values: list[Any]) -> None:
@@ -103,36 +90,13 @@ def _check_depth(values: list[Any]) -> None:
     raise TemplateRejectError(f"a message or tool nests more than {_MOST_NESTED} objects and arrays in each other")
 
 
-def is_safe_text(text: str) -> bool:
-    """Whether both engines treat the text alike."""
-    for unsafe in _UNSAFE:
-        if unsafe in text:
-            return False
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return False
-    return True
-
-
-def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
-    """Collect a JSON value's strings and keys; returns whether both engines write its numbers alike."""
-    kind = type(value)
-    if kind is str:
-        texts.append(value)
-        return True
-    if kind is dict:
-        keys.update(key for key in value if type(key) is str)
-        return all([type(key) is str and _collect(item, texts, keys) for key, item in value.items()])  # noqa: C419
-    if kind is list:
-        return all([_collect(item, texts, keys) for item in value])  # noqa: C419
-    if kind is int:
-        found: bool = abs(value) < 1 << 63
-        return found
-    if kind is float:
-        return 1e-4 <= abs(value) < 1e15 and not value.is_integer()  # minijinja passes 2.0 to a filter as 2.
-    return value is None or kind is bool
+def _strings(value: Any) -> Iterator[str]:
+    """Yield a JSON value's strings, without keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
 
 
 def _normal_message(message: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.forms import FORMS, OBJECTS, convert
-from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
 from packer_cli.tokens.templates.rounds import Place, TurnEdges
 from packer_cli.tokens.templates.shape import SPEAKERS, Rehearsal, Shape, Turn, as_turn, short_shape
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
@@ -29,7 +28,6 @@ Finder = Callable[[Chat], Rounds | None]
 
 Way = Place | None
 """Way to find the assistant's text: what is marked, or, for None, from the texts of shorter conversations."""
-FastTemplates = Mapping[Way, MinijinjaTemplate]
 _UNRENDERED = 1 << 30
 _MOST_TURNS = 16
 """Longer shapes are read piece by piece: those of agents hardly repeat."""
@@ -45,8 +43,6 @@ class Reading(NamedTuple):
     """Texts after the end of its turns that are in the same round."""
     extras: frozenset[str] = frozenset()
     """Texts besides the messages' own in turns without calls, as they are and without white space."""
-    is_fast: bool = False
-    """Whether minijinja gives the same."""
     forms: tuple[str, ...] = ()
     """Forms to which messages are changed, see `forms.FORMS`."""
     lost: Mapping[Turn, frozenset[str]] = {}
@@ -73,7 +69,6 @@ def _joined(pieces: Sequence[tuple[Turn, ...]], readings: Sequence[Reading]) -> 
         headers=_longest_first(header for each in readings for header in each.headers),
         tails=_longest_first(tail for each in readings for tail in each.tails),
         extras=frozenset().union(*(each.extras for each in readings)),
-        is_fast=all(each.is_fast for each in readings),
         forms=tuple(form for form in FORMS if any(form in each.forms for each in readings)),
         lost={turn: kinds for turn, kinds in lost.items() if kinds},
         dropped={turn: kinds for turn, kinds in dropped.items() if kinds},
@@ -100,14 +95,12 @@ class Rehearsals:
     Args:
         edges: how turns begin and end.
         ways: the ways to find the assistant's text, the best first; none: the ranges are not wanted.
-        fast: minijinja, where it renders the template.
     """
 
-    def __init__(self, template: CompiledTemplate, edges: TurnEdges, ways: Mapping[Way, Finder], fast: FastTemplates):
+    def __init__(self, template: CompiledTemplate, edges: TurnEdges, ways: Mapping[Way, Finder]):
         self._template = template
         self._edges = edges
         self._ways = ways
-        self._fast = fast
         self._edge = lru_cache(maxsize=10_000)(self._find_edge)
         self._text = lru_cache(maxsize=10_000)(self._render)
         self._read = lru_cache(maxsize=10_000)(self._rehearse)
@@ -223,7 +216,7 @@ class Rehearsals:
         """
         find, turns = self._ways[way], case.turns
         chat, made_up = self._chat(case)
-        text, rounds = found = _found(find, chat)
+        text, rounds = _found(find, chat)
         if text != self._text(case):
             raise _DoubtError("the text changes")
         answers = [i for i, turn in enumerate(turns) if turn.role == "assistant"]
@@ -257,7 +250,6 @@ class Rehearsals:
             headers=headers,
             tails=tails,
             extras=frozenset(extras),
-            is_fast=way is not None and way in self._fast and self._fast[way].rounds(chat) == found,
             notes=(*reading.notes, *([OPEN_TURNS] if are_open else [])),
         )
 

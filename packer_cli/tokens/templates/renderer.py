@@ -1,8 +1,8 @@
 """`ChatRenderer` renders conversations with one chat template, and finds the ranges of the assistant's text.
 
-How that is done is found out once for each shape of conversation (`rehearsal`), so it depends on the record alone. If
-the text of a plain one is that of a rehearsed one but for the contents (`Outline`), their lengths give the ranges. Of
-others, marks do, and `review` compares the text with the messages.
+How that is done is found out once for each shape of conversation (`rehearsal`), so it depends on the record alone. The
+text of a plain one is that of a rehearsed one but for the contents, unless the template may look at these (`outline`).
+Of others, marks give the ranges, and `review` compares the text with the messages.
 """
 
 from __future__ import annotations
@@ -10,28 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates.conversation import (
-    PROBES,
-    Chat,
-    Rendered,
-    Span,
-    TemplateRejectError,
-    read_chat,
-)
+from packer_cli.tokens.templates.conversation import ASKED, Chat, Rendered, Span, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.forms import convert
-from packer_cli.tokens.templates.minijinja import MinijinjaTemplate
+from packer_cli.tokens.templates.outline import Outline, Outlines
 from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.templates.rehearsal import MORE_TURNS, FastTemplates, Finder, Reading, Rehearsals, Way
+from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, Rehearsals, Way
 from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, turn_edges
-from packer_cli.tokens.templates.rules import NotTranslatableError
 from packer_cli.tokens.templates.shape import Rehearsal, Shape, as_turn, read_shaped
 from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate, TemplateLimitError
-from packer_cli.tokens.templates.written import EARLIER_REASONING, Outline, check_extras, find_unwritten
+from packer_cli.tokens.templates.written import EARLIER_REASONING, check_extras, find_unwritten
 
-Engine = Literal["minijinja", "jinja2"]
 CHECKED_MESSAGES = 64
 """Most messages of a conversation to compare, which bounds the price of long ones."""
 _MOST_SHAPES = 10_000
@@ -47,7 +38,7 @@ class ChatRenderer:
         ends: strings that end a turn even where the next turn writes them, besides EOS.
         date: that the template writes; None: today's.
         want_spans: False leaves out the ranges (`Rendered.spans` is empty).
-        engine: `minijinja`, with jinja2 for what minijinja cannot do; or `jinja2`.
+        is_exact: leave out what makes rendering fast, and render as transformers does.
         ways: the ways to find the assistant's text, the best first.
 
     Raises:
@@ -63,25 +54,21 @@ class ChatRenderer:
         ends: tuple[str, ...] = (),
         date: str | None = None,
         want_spans: bool = True,
-        engine: Engine = "minijinja",
+        is_exact: bool = False,
         ways: Sequence[Way] = ("generation", "stream", "anywhere", None),
     ):
         self.chat_template = chat_template
-        self._template = CompiledTemplate(chat_template, variables, date)
+        self._template = CompiledTemplate(chat_template, variables, date, is_exact=is_exact)
         self._check_limits()
         prompt = self._template.generation_prompt() if want_spans else ""
         self._edges = turn_edges(prompt, special_tokens, variables, ends)
         self._ways: dict[Way, Finder] = {}
-        self._fast: dict[Way, MinijinjaTemplate] = {}
         for way in ways if want_spans else ():
             self._add_way(way)
-        for place in dict.fromkeys((*self._ways, None)) if engine == "minijinja" else ():
-            with suppress(NotTranslatableError):
-                self._fast[place] = MinijinjaTemplate(self._template, place)
-        self._tags: Way = "generation" if "generation" in self._ways else None
-        rehearsals = Rehearsals(self._template, self._edges, self._ways, self._fast)
+        rehearsals = Rehearsals(self._template, self._edges, self._ways)
         self.reading: Callable[[Shape], Reading] = lru_cache(maxsize=_MOST_SHAPES)(rehearsals.read)
         """Reading of conversations by their shape: how they are rendered."""
+        self._outlines = None if is_exact else Outlines(self._template)
         self._outline = lru_cache(maxsize=_MOST_SHAPES)(self._find_outline)
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
@@ -103,36 +90,31 @@ class ChatRenderer:
         forms = self.reading(chat.shape).forms
         return Chat(*read_chat(convert(chat.messages, forms), chat.tools)[:-2], *chat[-2:]) if forms else chat
 
-    def render_chat(self, chat: Chat, *, is_fast: bool = True) -> Rendered:
-        """Render a conversation from `read`, as `render` does; not by minijinja unless `is_fast`."""
-        fast = self._fast if is_fast and chat.is_safe else {}
+    def render_chat(self, chat: Chat) -> Rendered:
+        """Render a conversation from `read`, as `render` does."""
         outline = self._outline(chat.shape) if 0 < len(chat.contents) < CHECKED_MESSAGES else None
-        found = outline and outline.fill(self._text(chat, fast, self._tags), chat.contents)
-        return found or self._render_marked(chat, fast)
+        return (outline and outline.fill(chat)) or self._render_marked(chat)
 
     def _find_outline(self, shape: Shape) -> Outline | None:
+        if self._outlines is None:
+            return None
         chat = self.read(Rehearsal("", [as_turn(turn) for turn in shape[1:]]).messages)
         with suppress(TemplateRejectError):
-            rendered, marked = self._render_marked(chat, {}), self._text(chat, self._fast, self._tags)
-            return Outline.of(chat, marked, rendered, self.review(chat, rendered, None))
+            rendered = self._render_marked(chat)
+            return self._outlines.of(chat, rendered, self.review(chat, rendered, None))
         return None
 
-    def _text(self, chat: Chat, fast: FastTemplates, way: Way = None, **changes: Any) -> str:
-        """Render the text; with the marks of a way, empty if that takes jinja2."""
-        text = fast[way].render(chat, **changes) if way in fast else None
-        return text or ("" if way else self._template.text(self._template.context(chat), **changes))
+    def _text(self, chat: Chat, **changes: Any) -> str:
+        return self._template.text(self._template.context(chat), **changes)
 
-    def _render_marked(self, chat: Chat, fast: FastTemplates) -> Rendered:
+    def _render_marked(self, chat: Chat) -> Rendered:
         reading = self.reading(chat.shape)
         if reading.refusal:
-            self._template.text(self._template.context(chat))  # The template's own reason is better.
+            self._text(chat)  # The template's own reason is better.
             raise TemplateRejectError(reading.refusal)
         if not self._ways:
-            return Rendered(self._text(chat, fast), [])
-        found = fast[reading.way].rounds(chat) if reading.is_fast and fast else None
-        if found and reading.way == "anywhere" and found[0] != self._text(chat, fast):
-            found = None
-        found = found or self._ways[reading.way](chat)
+            return Rendered(self._text(chat), [])
+        found = self._ways[reading.way](chat)
         if found is None:  # Marks change the text of this one.
             reading = reading._replace(way=None)
             found = prefix_rounds(self._template, chat)
@@ -147,7 +129,7 @@ class ChatRenderer:
         Raises:
             TemplateRejectError: the template raises, or takes too long.
         """
-        return self._text(chat, self._fast if chat.is_safe else {}, add_generation_prompt=True)
+        return self._text(chat, add_generation_prompt=True)
 
     def review(
         self, chat: Chat, rendered: Rendered, parts: LossParts | None, weights: Sequence[float] | None = None
@@ -191,7 +173,7 @@ class ChatRenderer:
 
     def _check_limits(self) -> None:
         try:
-            if len(self._template.text(self._template.context(read_chat(PROBES[0])))) > MOST_REPEATED:
+            if len(self._text(read_chat(ASKED))) > MOST_REPEATED:
                 raise TemplateLimitError(f"the chat template writes over {MOST_REPEATED:,} chars; give another")
         except TemplateLimitError as error:
             raise TokenizerError(f"a question and its answer: {error}") from None
@@ -211,10 +193,9 @@ class ChatRenderer:
             self._ways[way] = lambda chat: self._template.text_and_generation(self._template.context(chat))
 
     def mismatch(self, chat: Chat) -> str | None:
-        """Compare this conversation with slower ways to render it; returns the difference, or None.
+        """Compare the first messages with slower ways to render them; returns the difference, or None.
 
-        For the first messages, checks that the text equals transformers', and the ranges jinja2's, as those of an
-        outline do.
+        The text is compared with transformers', and an outline's ranges with those by marks.
         """
         if len(chat.messages) > CHECKED_MESSAGES:
             chat = self.read(chat.messages[:CHECKED_MESSAGES], chat.tools)
@@ -223,13 +204,8 @@ class ChatRenderer:
         except TemplateRejectError:
             return None  # The template need not accept the beginning of a conversation.
         wrong = self.wrong_text(chat, rendered.text)
-        if wrong is None and self._fast and rendered.notes is None:
-            try:
-                expected = self.render_chat(chat, is_fast=False)
-            except TemplateRejectError:
-                return "minijinja renders this conversation, but jinja2 cannot"
-            if rendered[:2] != expected[:2]:
-                wrong = "jinja2 and minijinja give different ranges"
+        if wrong is None and rendered.notes is not None and rendered.spans != self._render_marked(chat).spans:
+            wrong = "an outline and marks give different ranges"
         return wrong
 
     def wrong_text(self, chat: Chat, text: str, *, is_prompt: bool = False) -> str | None:

@@ -15,13 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.conversation import (
-    REASONING_FIELDS,
-    Chat,
-    TemplateRejectError,
-    is_safe_text,
-    read_chat,
-)
+from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.parts import TAGS, calls_in, function_of
 
 _MOST_PIECES = 12
@@ -77,8 +71,8 @@ def read_shaped(messages: list[dict[str, Any]], tools: list[Any] | None = None) 
     except (TypeError, KeyError):
         pass
     if text and all(map(str.strip, contents)) and not _has_hint(text):
-        return Chat(messages, None, text, is_safe_text(text), ("", *roles), contents)
-    chat = Chat(messages, None, text, is_safe_text(text)) if text else read_chat(messages, tools)
+        return Chat(messages, None, text, ("", *roles), contents)
+    chat = Chat(messages, None, text) if text else read_chat(messages, tools)
     kind = "" if not chat.tools else "function" if all("function" in tool for tool in chat.tools) else "flat"
     return chat._replace(shape=(kind, *map(_turn_of, chat.messages)))
 

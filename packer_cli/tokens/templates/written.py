@@ -2,7 +2,7 @@
 
 A rehearsal (`rehearsal`) shows what a template writes of a conversation of this shape; this shows that it wrote the
 words of this one, too.
-Price: 0.3 us a message of an `Outline`, 2 us for others.
+Price: 2 us a message; nothing for those of an `Outline`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
 
 from packer_cli.tokens.templates.conversation import REASONING_FIELDS, Chat, Rendered, TemplateRejectError
 from packer_cli.tokens.templates.parts import calls_in, function_of, names_called
-from packer_cli.tokens.templates.rounds import MARK
 from packer_cli.tokens.templates.shape import TAG, Turn, as_turn, kind_of_piece
 
 _ENOUGH = 24
@@ -29,56 +28,6 @@ EARLIER_REASONING = (
     "turn as the model writes it"
 )
 _KINDS = {"content": "content", "calls": "tool calls"}
-
-
-class Outline(NamedTuple):
-    """The text of plain conversations of one shape, without their contents."""
-
-    marked: tuple[str, ...]
-    """Before, between and behind the contents; with the marks of `{% generation %}` tags."""
-    parts: tuple[str, ...]
-    """The same without marks."""
-    ranges: tuple[tuple[int, int, int], ...]
-    """Ranges of the assistant: twice the index of the message, and the chars before and behind its content."""
-    notes: Sequence[str]
-    """See `Rendered`."""
-
-    @classmethod
-    def of(cls, chat: Chat, marked: str, rendered: Rendered, notes: Sequence[str]) -> Outline | None:
-        """Take the contents, each a word of its own, out of a conversation; None if not all are written in order, or a
-        range ends with one, where there may be white space.
-
-        Args:
-            marked: its text with marks.
-        """
-        pieces = re.split(f"({'|'.join(chat.contents)})", marked)
-        between, pieces[::2] = tuple(pieces[::2]), [re.sub(f"{MARK}..", "", piece) for piece in pieces[::2]]
-        ends = list(accumulate(map(len, pieces)))
-        answers = [2 * index for index, turn in enumerate(chat.shape[1:]) if turn == "assistant"]
-        are_all = pieces[1::2] == chat.contents and "".join(pieces) == rendered.text
-        if not are_all or len(rendered.spans) not in (0, len(answers)):
-            return None
-        said = zip(answers, rendered.spans, strict=False)
-        ranges = tuple((at, ends[at] - start, stop - ends[at + 1]) for at, (start, stop) in said)
-        return cls(between, tuple(pieces[::2]), ranges, notes) if all(behind for _, _, behind in ranges) else None
-
-    def fill(self, marked: str, contents: Sequence[str]) -> Rendered | None:
-        """Put contents in, and find their ranges; None if the text is something else than this with them, or with them
-        stripped.
-
-        Args:
-            marked: the text of the conversation with these contents, with marks.
-        """
-        pieces = [""] * (2 * len(contents) + 1)
-        pieces[::2] = self.marked
-        for each in (contents, map(str.strip, contents)):
-            pieces[1::2] = each
-            if "".join(pieces) == marked:
-                pieces[::2] = self.parts
-                ends = list(accumulate(map(len, pieces)))
-                spans = [(ends[at] - before, ends[at + 1] + behind) for at, before, behind in self.ranges]
-                return Rendered("".join(pieces), spans, self.notes)
-        return None
 
 
 def check_extras(chat: Chat, rendered: Rendered, extras: frozenset[str]) -> None:
@@ -148,17 +97,19 @@ def find_unwritten(
             low, high = left.pop() if is_answer else (low, left[-1][0])
         turn = as_turn(short)
         usual = lost.get(turn, frozenset())
+        texts = [*_texts(message, turn)]
         absent = {
             kind: piece
-            for kind, piece in _texts(message, turn)
+            for kind, piece in texts
             if text.find(piece, low, high) < 0
             and not _is_elsewhere(rendered, piece, low, high, None if is_answer else others[piece])
         }
-        others.update(piece for _, piece in (() if is_answer else _texts(message, turn)))
+        if not is_answer:
+            others.update(piece for _, piece in texts)
         missing = absent.keys() & _KINDS.keys() & (usual | {"calls"})
         if "content" in absent and (not is_aligned or _is_gone(text[low:high], absent["content"])):
             missing.add("content")
-        names = Counter(names_called(message))
+        names = Counter(names_called(message)) if turn.calls else {}
         if any(text.count(name, low, high) < number for name, number in names.items() if name and number > 1):
             missing.add("calls")
         if missing:
@@ -217,6 +168,8 @@ def _texts(message: dict[str, Any], turn: Turn) -> Iterator[tuple[str, str]]:
         yield from (("content", part["text"].strip()) for part in content if isinstance(part, dict) and "text" in part)
     thought = next((message[name] for name in REASONING_FIELDS if isinstance(message.get(name), str)), "")
     yield "reasoning", thought.strip()
+    if not turn.calls:
+        return
     for name in names_called(message):
         yield "calls", name
     for call in calls_in(message):
