@@ -94,13 +94,16 @@ class Sampler:
         self._has_eos = True
         self._form: AlpacaForm = "stanford"
         if tokenizer is not None:
+            from packer_cli.format.tokens import SampleOptions
             from packer_cli.tokens.encode.encoder import Encoder
+            from packer_cli.tokens.encode.masks import Backends
             from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
             loaded = load_tokenizer(tokenizer, chat_template=chat_template)
             self._form = "stanford" if loaded.chat_template is None else "template"
             self._has_eos = loaded.eos_token_id is not None
-            self._encoder = Encoder(loaded, append_eos="auto" if self._has_eos else "never")
+            options = SampleOptions(append_eos="auto" if self._has_eos else "never")
+            self._encoder = Encoder(Backends(loaded), options)
             self.unused = self._encoder.unused
         self._reader = SliceReader(alpaca_form=self._form, rules=ReadRules(batch_bytes=1 << 16))
 

@@ -186,20 +186,9 @@ def _tokenizer(task: PartTask) -> LoadedTokenizer:
 def _encoder(task: PartTask) -> Encoder:
     from packer_cli.tokens.encode.encoder import Encoder
 
-    options = task.options
-    key = (task.tokenizer.name, task.tokenizer_fingerprint, options)
+    key = (task.tokenizer.name, task.tokenizer_fingerprint, task.options)
     if key not in _encoders:
-        backends = _load(task.tokenizer, task.tokenizer_fingerprint)
-        _encoders[key] = Encoder(
-            backends.tokenizer,
-            backend=options.tokenizer_backend,
-            loss_on=options.loss_on,
-            append_eos=options.append_eos,
-            plain_content=options.plain_content,
-            turns=options.turns,
-            date=options.date,
-            backends=backends,
-        )
+        _encoders[key] = Encoder(_load(task.tokenizer, task.tokenizer_fingerprint), task.options)
     return _encoders[key]
 
 

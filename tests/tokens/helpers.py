@@ -8,6 +8,9 @@ import numpy as np
 from packer_cli.corpus.records.token_rows import read_records
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import Document, DocumentBatch
+from packer_cli.format.tokens import SampleOptions
+from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.encode.masks import Backends
 
 
 def chats(*conversations):
@@ -21,6 +24,12 @@ def tokens(line, ids, mask=None):
 
 def turns(*contents):
     return [{"role": ("user", "assistant")[number % 2], "content": content} for number, content in enumerate(contents)]
+
+
+def encoder_of(loaded, *, backend="auto", append_eos="never", check_samples=16, is_exact=False, **options):
+    """An encoder of a tokenizer, with these of the options of `hbpack tokenize`."""
+    own = SampleOptions(tokenizer_backend=backend, append_eos=append_eos, **options)
+    return Encoder(Backends(loaded), own, check_samples=check_samples, is_exact=is_exact)
 
 
 def encode(encoder, documents):
@@ -61,11 +70,6 @@ CHATS = [
     [{"role": "system", "content": "Be brief."}, *turns("x", "y")],
     turns("only a question"),
 ]
-
-
-def engine_of(renderer):
-    """The engine that renders most conversations."""
-    return "minijinja" if renderer._fast else "jinja2"
 
 
 def way_of(renderer, messages=None):

@@ -11,9 +11,9 @@ from packer_cli.config.models import read_loss_on
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import DocumentBatch
 from packer_cli.tokens.encode.branches import OTHERS_TURNS
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates.written import EARLIER_REASONING
 from packer_cli.tokens.tokenizer.loading import load_tokenizer, read_template
+from tests.tokens.helpers import encoder_of
 
 from .helpers import turns
 
@@ -86,7 +86,7 @@ def divided(batch):
 
 def assert_as_trl(tokenizer, records):
     pairs, whole = by_trl(records, tokenizer)
-    batch = encode(Encoder(tokenizer, append_eos="auto"), records)
+    batch = encode(encoder_of(tokenizer, append_eos="auto"), records)
     assert not batch.rejects
     for record, got, pair, ids in zip(records, divided(batch), pairs, whole, strict=True):
         assert [a + b for a, b in got] == [a + b for a, b in pair] == ids, record
@@ -167,11 +167,11 @@ def divided_by_hand(hf, prompt, answers):
 
 @pytest.mark.parametrize("loss_on", ["completion", "last-turn", "no-reasoning"])
 def test_turns_of_others_in_answers_are_counted_if_they_carry_a_loss(load, loss_on):
-    encoder = Encoder(load("bytes", "chatml"), loss_on=read_loss_on(loss_on))
+    encoder = encoder_of(load("bytes", "chatml"), loss_on=read_loss_on(loss_on))
     samples = encode(encoder, CHATS).samples
     assert encoder.unused[OTHERS_TURNS] == (loss_on == "completion")
     rejected = slice(*samples.offsets[1:3])
-    text = encoder._tokenizer.hf.decode(samples.input_ids[rejected][samples.loss_mask[rejected] != 0])
+    text = encoder._backends.tokenizer.hf.decode(samples.input_ids[rejected][samples.loss_mask[rejected] != 0])
     assert ("Ask two." in text) == (loss_on == "completion")
 
 
@@ -188,7 +188,7 @@ def test_reasoning_of_earlier_turns_of_an_answer_is_counted(load):
         ({"prompt": thinking[:3], "completion": [*more[::-1], thinking[2], thinking[3]]}, "completion", 0),
         ({"messages": [thinking[0], {**thinking[1], "weight": 0}, *thinking[2:]]}, "completion", 0),
     ):
-        encoder = Encoder(load("bytes", "qwen3"), loss_on=loss_on)
+        encoder = encoder_of(load("bytes", "qwen3"), loss_on=loss_on)
         assert not encode(encoder, [record]).rejects
         assert encoder.unused[EARLIER_REASONING] == number, record
 
@@ -203,7 +203,7 @@ TEXT = st.text("ab 1\né🙂你", max_size=8)
 def test_answers_fork_anywhere(load, kind, options, prompt, answers):
     """Inside a character, an answer that begins another, equal ones, and none in common with the prompt alone."""
     tokenizer = load(kind)
-    encoder = Encoder(tokenizer, append_eos="auto", **options)
+    encoder = encoder_of(tokenizer, append_eos="auto", **options)
     (found,) = divided(encode(encoder, [{"prompt": prompt, "completions": answers}]))
     expected = divided_by_hand(tokenizer.hf, prompt, answers)
     if expected[0][0]:

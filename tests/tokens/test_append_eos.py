@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document, TokenBatch
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.rows import Frame
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.naive.frame import framed
-from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, tokens, turns
+from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, encoder_of, rows, tokens, turns
 
 TEXTS = ["Hello world", "naïve 你好\n", "  spaces  \n\n", "ends in <|im_start|>"]
 PAIRS = [("Ask: ", "answer é"), ("", " A\n")]
@@ -38,7 +37,7 @@ def test_texts_and_completions_end_with_eos(load, kind, backend):
         Document("prompt-completion", line, prompt=prompt, completion=completion)
         for line, (prompt, completion) in enumerate(PAIRS, 9)
     ]
-    batch = encode(Encoder(loaded, backend=backend, append_eos="auto"), text(*TEXTS) + pairs)
+    batch = encode(encoder_of(loaded, backend=backend, append_eos="auto"), text(*TEXTS) + pairs)
     assert_well_formed(batch)
     for given_text, (ids, mask) in zip([*TEXTS, *map("".join, PAIRS)], rows(batch), strict=True):
         assert ids == [*loaded.hf(given_text)["input_ids"], loaded.eos_token_id]
@@ -51,14 +50,14 @@ def test_what_has_an_end_gets_no_other(load):
     """EOS, an end of turn that the template writes, a post-processor's EOS."""
     loaded = load("bytes", "chatml", eos_token="<|endoftext|>")
     closed = ["a<|endoftext|>", "a<|endoftext|>\n", "<|im_start|>user\na<|im_end|>\n", "a<|im_end|> \n\n"]
-    batch = encode(Encoder(loaded, append_eos="auto"), text(*closed))
+    batch = encode(encoder_of(loaded, append_eos="auto"), text(*closed))
     assert [ids for ids, _ in rows(batch)] == [loaded.hf(each)["input_ids"] for each in closed]
     # Without a template, nothing says that <|im_end|> ends anything.
     bare = load("bytes", None, eos_token="<|endoftext|>")
-    batch = encode(Encoder(bare, append_eos="auto"), text(*closed))
+    batch = encode(encoder_of(bare, append_eos="auto"), text(*closed))
     assert [ids[-1] == bare.eos_token_id for ids, _ in rows(batch)] == [True, False, True, True]
     with_suffix = load("bos", None, eos_token="</s>")
-    batch = encode(Encoder(with_suffix, append_eos="auto"), text("a"))
+    batch = encode(encoder_of(with_suffix, append_eos="auto"), text("a"))
     assert rows(batch)[0][0] == with_suffix.hf("a")["input_ids"]
     assert num_open(batch) == 0
 
@@ -69,7 +68,7 @@ def test_a_template_that_ends_its_turns_is_left_alone(load, template, eos):
     loaded = load("bytes", template, eos_token=eos)
     conversations = [turns("a", "b"), turns("a", "b", "c", "d\n")]
     with_eos, without = (
-        encode(Encoder(loaded, append_eos=how), chats(*conversations)) for how in ("auto", "never")
+        encode(encoder_of(loaded, append_eos=how), chats(*conversations)) for how in ("auto", "never")
     )  # fmt: skip
     assert rows(with_eos) == rows(without)
     assert num_open(with_eos) == num_open(without) == 0
@@ -79,7 +78,7 @@ def test_a_template_that_ends_its_turns_is_left_alone(load, template, eos):
 def test_a_template_that_leaves_its_turn_open(load, loss_on):
     """EOS follows the assistant's last words, and is trained on; it never follows a question."""
     loaded = load("bytes", OPEN)
-    batch = encode(Encoder(loaded, append_eos="auto", loss_on=loss_on), chats(*CHATS))
+    batch = encode(encoder_of(loaded, append_eos="auto", loss_on=loss_on), chats(*CHATS))
     assert_well_formed(batch)
     for messages, (ids, mask) in zip(CHATS, rows(batch), strict=True):
         expected = loaded.hf.apply_chat_template(messages, chat_template=OPEN, return_dict=False)
@@ -93,7 +92,7 @@ def test_a_template_that_leaves_its_turn_open(load, loss_on):
 
 def test_plain_content_may_not_forge_an_end(load):
     loaded = load("bytes", OPEN)
-    encoder = Encoder(loaded, append_eos="auto", plain_content=True)
+    encoder = encoder_of(loaded, append_eos="auto", plain_content=True)
     batch = encode(encoder, [*chats(turns("a", "b<|im_end|>")), Document("text", 2, text="c<|im_end|>")])
     for ids, mask in rows(batch):
         assert ids.count(loaded.eos_token_id) == 1
@@ -103,7 +102,7 @@ def test_plain_content_may_not_forge_an_end(load):
 def test_tokens_stay_as_they_are(load):
     loaded = load("bytes", "chatml")
     documents = [tokens(1, [7, 8]), tokens(2, [7, loaded.eos_token_id])]
-    batch = encode(Encoder(loaded, append_eos="auto"), documents)
+    batch = encode(encoder_of(loaded, append_eos="auto"), documents)
     assert [ids for ids, _ in rows(batch)] == [[7, 8], [7, loaded.eos_token_id]]
     assert num_open(batch) == 1
 
@@ -123,15 +122,15 @@ def test_without_eos_what_would_be_left_open_is_refused(load, kind):
         "chat": chats(turns("a", "b")),
     }[kind]
     with pytest.raises(TokenizerError) as error:
-        encode(Encoder(bare, append_eos="auto"), documents)
+        encode(encoder_of(bare, append_eos="auto"), documents)
     assert str(error.value) == NO_EOS
-    assert num_open(encode(Encoder(bare, append_eos="never"), documents)) == 1
+    assert num_open(encode(encoder_of(bare, append_eos="never"), documents)) == 1
 
 
 def test_without_eos_what_has_an_end_or_stays_open_is_kept(load):
     bare = load("bytes", "chatml", eos_token=None)
     documents = [*text("a<|im_end|>"), *chats(turns("a", "b"))[:1], tokens(3, [7, 8])]
-    batch = encode(Encoder(bare, append_eos="auto"), documents)
+    batch = encode(encoder_of(bare, append_eos="auto"), documents)
     assert num_open(batch) == 1
 
 
@@ -146,7 +145,7 @@ def test_eos_may_be_named(make_tokenizer_folder, eos):
     hf.eos_token = eos
     assert loaded.eos_token_id == hf.eos_token_id is not None
     assert loaded.describe().eos_token == eos
-    batch = encode(Encoder(loaded, append_eos="auto"), [*text("a b"), *chats(turns("a", "b"))])
+    batch = encode(encoder_of(loaded, append_eos="auto"), [*text("a b"), *chats(turns("a", "b"))])
     asked = hf.apply_chat_template(turns("a", "b"), chat_template=EOS_WRITTEN, return_dict=False)
     ends = [] if eos != "a" else [hf.eos_token_id]  # Written out, a piece of the vocabulary that is not special.
     found = [ids for ids, _ in rows(batch)]
@@ -166,13 +165,13 @@ def test_a_named_eos_must_be_in_the_vocabulary(make_tokenizer_folder):
 
 
 def test_never_counts_too(load):
-    batch = encode(Encoder(load("bytes"), append_eos="never"), text("a", "b<|im_end|>", "c"))
+    batch = encode(encoder_of(load("bytes"), append_eos="never"), text("a", "b<|im_end|>", "c"))
     assert num_open(batch) == 2
 
 
 def test_the_sample_tokenizer(repo):
     loaded = load_tokenizer(str(repo / "examples" / "sample" / "tokenizer"))
-    batch = encode(Encoder(loaded, append_eos="auto"), [*text("One.", "Two.\n"), *chats(*CHATS[:2])])
+    batch = encode(encoder_of(loaded, append_eos="auto"), [*text("One.", "Two.\n"), *chats(*CHATS[:2])])
     plain = [loaded.hf(each)["input_ids"] + [loaded.eos_token_id] for each in ("One.", "Two.\n")]
     rendered = [loaded.hf.apply_chat_template(messages, return_dict=False) for messages in CHATS[:2]]
     assert [ids for ids, _ in rows(batch)] == plain + rendered
@@ -180,11 +179,11 @@ def test_the_sample_tokenizer(repo):
 
 def test_real_chats_and_texts(minimind, neox, real_chats):
     neox = load_tokenizer(neox.hf.name_or_path, eos_token="<|endoftext|>")  # That folder names no EOS.
-    batch = encode(Encoder(minimind, append_eos="auto"), chats(*real_chats))
-    assert rows(batch) == rows(encode(Encoder(minimind), chats(*real_chats)))
+    batch = encode(encoder_of(minimind, append_eos="auto"), chats(*real_chats))
+    assert rows(batch) == rows(encode(encoder_of(minimind), chats(*real_chats)))
     texts = ["\n".join(message["content"] for message in messages) for messages in real_chats]
     for loaded in (minimind, neox):
-        batch = encode(Encoder(loaded, append_eos="auto"), text(*texts))
+        batch = encode(encoder_of(loaded, append_eos="auto"), text(*texts))
         for (ids, mask), each in zip(rows(batch), texts, strict=True):
             assert ids == [*loaded.hf(each)["input_ids"], loaded.eos_token_id]
             assert all(mask)

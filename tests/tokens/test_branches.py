@@ -10,8 +10,8 @@ from packer_cli.corpus.records.token_rows import read_records
 from packer_cli.corpus.types import Document, DocumentBatch
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.branches import NOT_INFERENCE
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.items import DIFFERS
+from tests.tokens.helpers import encoder_of
 
 from .helpers import CHATS, turns
 
@@ -46,7 +46,7 @@ def rows(batch):
 
 
 def test_what_a_batch_says_of_its_items(load):
-    encoder = Encoder(load("bytes", "chatml"), append_eos="auto", turns="branch")
+    encoder = encoder_of(load("bytes", "chatml"), append_eos="auto", turns="branch")
     chat = {"messages": turns("a", "b", "c", "d")}
     records = [{"text": "plain"}, PAIR_OF_TEXTS, chat, GROUP_OF_TEXTS, {"messages": turns("a", "b")}, TOKEN_PAIR]
     batch = encoder.encode(batch_of(*records))
@@ -69,7 +69,7 @@ def test_what_a_batch_says_of_its_items(load):
 
 
 def test_batches_without_items_say_nothing(load):
-    encoder = Encoder(load("bytes", "chatml"), turns="branch")
+    encoder = encoder_of(load("bytes", "chatml"), turns="branch")
     batch = encoder.encode(batch_of({"text": "a"}, {"messages": turns("a", "b")}))
     assert batch.items.kinds.tolist() == [SAMPLE, SAMPLE]
     assert len(batch.samples.lines) == 2
@@ -78,7 +78,7 @@ def test_batches_without_items_say_nothing(load):
 def test_results_do_not_depend_on_batches(load):
     chats = [{"messages": messages} for messages in CHATS if len(messages) > 1]
     records = [PAIR_OF_TEXTS, *chats, GROUP_OF_TEXTS, TOKEN_PAIR, {"prompt": "\ud800", "chosen": "a", "rejected": "b"}]
-    encoder = Encoder(load("bytes", "chatml"), append_eos="auto", turns="branch")
+    encoder = encoder_of(load("bytes", "chatml"), append_eos="auto", turns="branch")
     whole = batch_of(*records)
     (together,) = encoder.encode_all([whole])
     alone = []
@@ -94,13 +94,13 @@ def test_results_do_not_depend_on_batches(load):
     assert kinds == together.items.kinds.tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"backend": "tokenizers"}, {"_slow_templates": True}])
+@pytest.mark.parametrize("options", [{}, {"backend": "tokenizers"}, {"is_exact": True}])
 @pytest.mark.parametrize("template", ["chatml", "qwen3", "qwen3-generation", "llama2"])
 def test_each_turn_is_a_sample_as_at_inference(load, template, options):
     """Its ids are those of the conversation up to it, and its loss is that turn's, which follows the prompt."""
     tokenizer = load("bytes", template)
     messages = turns("Ask one.", THOUGHT, "Ask two.", THOUGHT, "Thanks!", "Say one.", "12")
-    encoder = Encoder(tokenizer, turns="branch", **options)
+    encoder = encoder_of(tokenizer, turns="branch", **options)
     batch = encoder.encode(batch_of({"messages": messages}))
     assert (batch.items.kinds.tolist(), batch.items.roles.tolist()) == ([TURNS], [0, 1, 2])
     hf = tokenizer.hf
@@ -112,7 +112,7 @@ def test_each_turn_is_a_sample_as_at_inference(load, template, options):
         )["input_ids"]
         assert ids[: len(prompt)] == prompt
         assert not any(mask[: len(prompt)])
-        (flat,) = rows(Encoder(tokenizer, loss_on="last-turn").encode(batch_of({"messages": messages[:stop]})))
+        (flat,) = rows(encoder_of(tokenizer, loss_on="last-turn").encode(batch_of({"messages": messages[:stop]})))
         assert mask == flat[1]
         assert mask[len(prompt)] == 1
     assert not encoder.unused
@@ -124,7 +124,7 @@ def test_parts_of_turns(load):
     tokenizer = load("bytes", "qwen3")
     by_part = {}
     for part in ("completion", "last-turn", "reasoning", "no-reasoning"):
-        by_part[part] = [mask for _, mask in rows(Encoder(tokenizer, turns="branch", loss_on=part).encode(record))]
+        by_part[part] = [mask for _, mask in rows(encoder_of(tokenizer, turns="branch", loss_on=part).encode(record))]
     assert by_part["completion"] == by_part["last-turn"]
     for whole, thought, rest in zip(
         *(by_part[part] for part in ("completion", "reasoning", "no-reasoning")), strict=True
@@ -138,7 +138,7 @@ def test_weights_of_turns(load):
     messages = turns("a", "b", "c", "d", "e", "f")
     for message, weight in zip(messages[1::2], (0.5, 0, 2), strict=True):
         message["weight"] = weight
-    encoder = Encoder(load("bytes", "chatml"), append_eos="auto", turns="branch")
+    encoder = encoder_of(load("bytes", "chatml"), append_eos="auto", turns="branch")
     batch = encoder.encode(batch_of({"messages": messages, "weight": 3}))
     assert batch.items.roles.tolist() == [0, 1]
     assert [set(mask) - {0} for _, mask in rows(batch)] == [{1.5}, {6}]
@@ -148,7 +148,7 @@ def test_weights_of_turns(load):
 
 
 def test_turns_of_a_completion_of_messages(load):
-    encoder = Encoder(load("bytes", "chatml"), turns="branch")
+    encoder = encoder_of(load("bytes", "chatml"), turns="branch")
     record = {"prompt": turns("a", "b", "c"), "completion": turns("", "d", "e", "f")[1:]}
     assert len(encoder.encode(batch_of(record)).samples.lines) == 2
 
@@ -157,7 +157,7 @@ def test_a_template_that_ends_the_prompt_of_inference_otherwise_is_reported(load
     """As Gemma 4's and DeepSeek R1's do."""
     template = templates["chatml"].replace("assistant\\n' }}{% endif", "assistant\\n<think>' }}{% endif")
     assert template != templates["chatml"]
-    encoder = Encoder(load("bytes", template), turns="branch")
+    encoder = encoder_of(load("bytes", template), turns="branch")
     chat = {"messages": turns("a", "b", "c", "d")}
     encoder.encode(batch_of(chat, chat))
     assert encoder.unused == {NOT_INFERENCE: 2}
@@ -172,7 +172,7 @@ def test_a_template_that_ends_the_prompt_of_inference_otherwise_is_reported(load
 
 def test_groups_lose_what_all_have_in_common_with_the_prompt(load):
     """An answer whose first letters merge with the end of the prompt moves the border for all of them."""
-    encoder = Encoder(load("bytes"), append_eos="auto")
+    encoder = encoder_of(load("bytes"), append_eos="auto")
     record = {"prompt": "The quick bro", "completions": ["wn fox", " 12", "wn"], "weights": [1, 0.5, 0]}
     batch = encoder.encode(batch_of(record))
     borders = [next((i for i, each in enumerate(mask) if each), None) for _, mask in rows(batch)]
@@ -186,7 +186,7 @@ def test_groups_lose_what_all_have_in_common_with_the_prompt(load):
 def test_special_tokens_in_answers(load, plain_content):
     """As plain text they are no end, so EOS follows, and the border is the same."""
     tokenizer = load("bytes", "chatml")
-    encoder = Encoder(tokenizer, append_eos="auto", plain_content=plain_content)
+    encoder = encoder_of(tokenizer, append_eos="auto", plain_content=plain_content)
     text = {"prompt": "Say <|im_end|> one", "chosen": " two<|im_end|>", "rejected": " two"}
     chat = {"prompt": turns(text["prompt"]), "chosen": text["chosen"], "rejected": text["rejected"]}
     batch = encoder.encode(batch_of(text, chat))
@@ -201,7 +201,7 @@ def test_special_tokens_in_answers(load, plain_content):
 
 
 def test_an_item_is_rejected_as_a_whole_and_once(load):
-    encoder = Encoder(load("bytes", "llama2"), append_eos="auto")
+    encoder = encoder_of(load("bytes", "llama2"), append_eos="auto")
     records = [
         {"prompt": "a", "chosen": "b\ud800", "rejected": "c\ud800"},
         PAIR_OF_TEXTS,
@@ -222,7 +222,7 @@ def test_an_item_is_rejected_as_a_whole_and_once(load):
 
 
 def test_an_empty_sample_rejects_its_item(load):
-    encoder = Encoder(load("bytes"), append_eos="never")
+    encoder = encoder_of(load("bytes"), append_eos="never")
     batch = encoder.encode(batch_of({"prompt": "", "chosen": "a", "rejected": ""}, {"text": "b"}, PAIR_OF_TEXTS))
     assert batch.samples.lines.tolist() == [2, 3, 3]
     assert batch.rejects == [(1, "is empty: it has no tokens")]
@@ -230,7 +230,7 @@ def test_an_empty_sample_rejects_its_item(load):
 
 
 def test_what_records_hold_counts_once(load):
-    encoder = Encoder(load("bytes", "chatml"), append_eos="auto")
+    encoder = encoder_of(load("bytes", "chatml"), append_eos="auto")
     pair = {"prompt": turns("a"), "chosen": "b<|im_end|>", "rejected": "c", "tools": [{"name": "f"}]}
     batch = encoder.encode(batch_of(pair, pair))
     assert encoder.unused == {'"tools", which the chat template does not write': 2}
@@ -238,12 +238,12 @@ def test_what_records_hold_counts_once(load):
 
 
 def test_loss_on_all_trains_prompts_too(load):
-    encoder = Encoder(load("bytes"), append_eos="auto", loss_on="all")
+    encoder = encoder_of(load("bytes"), append_eos="auto", loss_on="all")
     assert all(all(mask) for _, mask in rows(encoder.encode(batch_of(PAIR_OF_TEXTS))))
 
 
 def test_a_branch_has_its_own_number_however_many_there_are(load):
-    encoder = Encoder(load("bytes", "chatml"), turns="branch")
+    encoder = encoder_of(load("bytes", "chatml"), turns="branch")
     batch = encoder.encode(batch_of({"messages": turns(*(["a", "b"] * 300))}))
     assert batch.items.roles.tolist() == list(range(300))
     many = {"prompt": "a", "completions": ["b"] * (2**15 + 1)}

@@ -4,8 +4,7 @@ import pytest
 
 from packer_cli.corpus.types import Document
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.encoder import Encoder
-from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, tokens, turns
+from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, encoder_of, rows, tokens, turns
 
 
 @pytest.mark.parametrize("backend", ["tokenizers", "auto"])
@@ -14,7 +13,7 @@ from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows,
 def test_conversations_equal_transformers(load, kind, template, backend):
     loaded = load(kind, template)
     tagged = load(kind, template.removesuffix("-generation") + "-generation")
-    batch = encode(Encoder(loaded, backend=backend), chats(*CHATS))
+    batch = encode(encoder_of(loaded, backend=backend), chats(*CHATS))
     assert_well_formed(batch)
     assert batch.lines.tolist() == [1, 2, 3, 4, 5, 6]
     for messages, (ids, mask) in zip(CHATS, rows(batch), strict=True):
@@ -35,7 +34,7 @@ def test_leading_space_that_offsets_trim_is_trained_on(load):
     theirs = loaded.hf.apply_chat_template(
         messages, chat_template=loaded.chat_template, return_dict=True, return_assistant_tokens_mask=True
     )
-    [(ids, mask)] = rows(encode(Encoder(loaded), chats(messages)))
+    [(ids, mask)] = rows(encode(encoder_of(loaded), chats(messages)))
     assert theirs["assistant_masks"] in ([0] * len(ids), mask)
     kept = [number for number, bit in zip(ids, mask, strict=True) if bit]
     assert loaded.hf.decode(kept) == " fine<|im_end|>ok<|im_end|>"
@@ -44,13 +43,13 @@ def test_leading_space_that_offsets_trim_is_trained_on(load):
 def test_text_changed_by_a_normalizer_is_marked_by_offsets(load):
     loaded = load("nfc", "chatml")
     messages = turns("cafe\u0301", "e\u0301te\u0301 \u0958 ok")
-    [(ids, mask)] = rows(encode(Encoder(loaded), chats(messages)))
+    [(ids, mask)] = rows(encode(encoder_of(loaded), chats(messages)))
     kept = [number for number, bit in zip(ids, mask, strict=True) if bit]
     assert loaded.hf.decode(kept) == "été \u0915\u093c ok<|im_end|>"
 
 
 def test_loss_on_all(load):
-    batch = encode(Encoder(load("bytes", "chatml"), loss_on="all"), chats(*CHATS))
+    batch = encode(encoder_of(load("bytes", "chatml"), loss_on="all"), chats(*CHATS))
     assert batch.loss_mask.all()
 
 
@@ -61,7 +60,7 @@ def test_texts_and_completions_equal_transformers(load, kind):
     pairs = [("Ask: ", "answer é"), ("Q\n", " A"), ("naïve é", "你好 🙂")]
     documents = [Document("text", line, text=text) for line, text in enumerate(texts, 1)]
     documents += [Document("prompt-completion", line, prompt=p, completion=c) for line, (p, c) in enumerate(pairs, 5)]
-    batch = encode(Encoder(loaded), documents)
+    batch = encode(encoder_of(loaded), documents)
     assert_well_formed(batch)
     got = rows(batch)
     for text, (ids, mask) in zip(texts, got, strict=False):
@@ -76,7 +75,7 @@ def test_texts_and_completions_equal_transformers(load, kind):
                 expected[-1] = 1
             assert mask == expected
         assert 0 < sum(mask) < len(mask)
-    everything = encode(Encoder(loaded, loss_on="all"), documents)
+    everything = encode(encoder_of(loaded, loss_on="all"), documents)
     assert everything.loss_mask.all()
 
 
@@ -90,7 +89,7 @@ def test_append_eos_always_where_there_is_none(load):
         Document("messages", 4, messages=turns("a", "b")),
         Document("text", 5, text=""),
     ]
-    plain, closed = (encode(Encoder(loaded, append_eos=how), documents) for how in ("never", "always"))
+    plain, closed = (encode(encoder_of(loaded, append_eos=how), documents) for how in ("never", "always"))
     for (before, mask), (after, new_mask) in zip(rows(plain), rows(closed), strict=True):
         expected = before if before[-1] == eos else [*before, eos]
         assert after == expected
@@ -98,7 +97,7 @@ def test_append_eos_always_where_there_is_none(load):
     assert [reject.line for reject in closed.rejects] == [5]
     bare = load("bytes", None, eos_token=None)
     with pytest.raises(TokenizerError) as caught:
-        Encoder(bare, append_eos="always")
+        encoder_of(bare, append_eos="always")
     assert str(caught.value) == (
         "--append-eos always needs an EOS token, and the tokenizer has none; name a token of its vocabulary with "
         "--eos-token TOKEN"
@@ -106,19 +105,19 @@ def test_append_eos_always_where_there_is_none(load):
 
 
 def test_real_conversations(minimind, real_chats):
-    batch = encode(Encoder(minimind), chats(*real_chats))
+    batch = encode(encoder_of(minimind), chats(*real_chats))
     assert_well_formed(batch)
-    assert Encoder(minimind).backend_used == "gigatoken"
+    assert encoder_of(minimind).backend_used == "gigatoken"
     for messages, (ids, mask) in zip(real_chats, rows(batch), strict=True):
         assert ids == minimind.hf.apply_chat_template(messages, return_dict=False)
         kept = minimind.hf.decode([number for number, bit in zip(ids, mask, strict=True) if bit])
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         assert kept == "".join(answer.lstrip("\n") + "<|im_end|>" for answer in answers)
-    assert rows(batch) == rows(encode(Encoder(minimind, backend="tokenizers"), chats(*real_chats)))
+    assert rows(batch) == rows(encode(encoder_of(minimind, backend="tokenizers"), chats(*real_chats)))
 
 
 def test_real_texts_with_neox(neox, real_chats):
     texts = ["\n".join(message["content"] for message in messages) for messages in real_chats]
     documents = [Document("text", line, text=text) for line, text in enumerate(texts, 1)]
-    for (ids, _), text in zip(rows(encode(Encoder(neox), documents)), texts, strict=True):
+    for (ids, _), text in zip(rows(encode(encoder_of(neox), documents)), texts, strict=True):
         assert ids == neox.hf(text)["input_ids"]

@@ -12,9 +12,8 @@ from packer_cli.errors import TokenizerError
 from packer_cli.tokens import part
 from packer_cli.tokens.encode import encoder as encoder_module
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates.renderer import ChatRenderer
-from tests.tokens.helpers import encode, rows, tokens, turns
+from tests.tokens.helpers import encode, encoder_of, rows, tokens, turns
 
 
 def mixed_documents():
@@ -40,15 +39,15 @@ def test_batches_and_backends_do_not_matter(load, kind):
     loaded = load(kind, "chatml")
     results = []
     for backend, size in (("auto", 60), ("auto", 1), ("auto", 7), ("tokenizers", 13)):
-        encoder = Encoder(loaded, backend=backend, check_samples=4)
+        encoder = encoder_of(loaded, backend=backend, check_samples=4)
         pieces = [encode(encoder, documents[at : at + size]) for at in range(0, len(documents), size)]
         results.append([row for piece in pieces for row in rows(piece)])
     assert results[0] == results[1] == results[2] == results[3]
 
 
 def test_gigatoken_is_used_where_it_can(load):
-    assert Encoder(load("bytes")).backend_used == "gigatoken"
-    assert Encoder(load("bytes"), backend="tokenizers").backend_used == "tokenizers"
+    assert encoder_of(load("bytes")).backend_used == "gigatoken"
+    assert encoder_of(load("bytes"), backend="tokenizers").backend_used == "tokenizers"
 
 
 def test_what_gigatoken_cannot_load_goes_to_tokenizers(tmp_path):
@@ -60,16 +59,16 @@ def test_what_gigatoken_cannot_load_goes_to_tokenizers(tmp_path):
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
     loaded = load_tokenizer(str(tmp_path))
-    encoder = Encoder(loaded)
+    encoder = encoder_of(loaded)
     assert encoder.backend_used == "tokenizers"
     document = Document("prompt-completion", 1, prompt="a b ", completion="b a")
     assert rows(encode(encoder, [document])) == [([1, 2, 2, 1], [0, 0, 1, 1])]
     remedy = "use --tokenizer-backend auto or tokenizers"
     with pytest.raises(TokenizerError, match=rf"^gigatoken cannot load this tokenizer \(.+\); {remedy}$"):
-        Encoder(loaded, backend="gigatoken")
+        encoder_of(loaded, backend="gigatoken")
     loaded.hf.split_special_tokens = True
     with pytest.raises(TokenizerError) as caught:
-        Encoder(loaded, backend="gigatoken")
+        encoder_of(loaded, backend="gigatoken")
     assert str(caught.value) == (
         f"gigatoken cannot split special tokens, as this tokenizer's config asks for; {remedy}"
     )
@@ -93,7 +92,7 @@ def spoil(encoder, monkeypatch, line_text):
 
 def test_a_wrong_id_among_the_first_texts_sends_the_part_to_tokenizers(load, monkeypatch):
     documents = [Document("text", line, text=f"hello {line}") for line in range(1, 41)]
-    encoder = Encoder(load("bytes"), check_samples=8)
+    encoder = encoder_of(load("bytes"), check_samples=8)
     spoil(encoder, monkeypatch, "hello 7")
     with pytest.raises(BackendMismatch, match=r"^gigatoken and tokenizers give different ids; ") as caught:
         encode(encoder, documents)
@@ -103,7 +102,7 @@ def test_a_wrong_id_among_the_first_texts_sends_the_part_to_tokenizers(load, mon
     again.start_part()
     assert again.warnings == [f"data.jsonl, line 7: {caught.value}"]
     assert caught.value.what == "ids"
-    assert rows(encode(again, documents)) == rows(encode(Encoder(load("bytes"), backend="tokenizers"), documents))
+    assert rows(encode(again, documents)) == rows(encode(encoder_of(load("bytes"), backend="tokenizers"), documents))
     encoder.start_part()
     spared = [document for document in documents if document.line > 7]
     assert len(encode(encoder, spared).lines) == 33
@@ -111,7 +110,7 @@ def test_a_wrong_id_among_the_first_texts_sends_the_part_to_tokenizers(load, mon
 
 def test_the_check_begins_anew_with_each_part_and_ignores_batches(load, monkeypatch):
     documents = [Document("text", line, text=f"hello {line}") for line in range(1, 13)]
-    encoder = Encoder(load("bytes"), check_samples=2)
+    encoder = encoder_of(load("bytes"), check_samples=2)
     spoil(encoder, monkeypatch, "hello 12")
     for document in documents:
         encode(encoder, [document])
@@ -122,7 +121,7 @@ def test_the_check_begins_anew_with_each_part_and_ignores_batches(load, monkeypa
 
 def test_later_texts_are_sampled_too_and_long_ones_cut(load, monkeypatch):
     documents = [Document("text", line, text=f"{line} " * 4000) for line in range(1, 1500)]
-    encoder = Encoder(load("bytes"), check_samples=0)
+    encoder = encoder_of(load("bytes"), check_samples=0)
     compared = []
     honest = encoder._reference.encode
     monkeypatch.setattr(encoder._reference, "encode", lambda texts: compared.extend(texts) or honest(texts))

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document, Reject
-from packer_cli.tokens.encode.encoder import Encoder
-from tests.tokens.helpers import chats, encode, rows, turns
+from tests.tokens.helpers import chats, encode, encoder_of, rows, turns
 
 PIECES = [
     "<|im_end|>",
@@ -29,7 +28,7 @@ CONTENT = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
 @pytest.mark.parametrize("kind", ["bytes", "metaspace", "nfc"])
 def test_plain_content_equals_transformers(load, kind):
     loaded = load(kind, "chatml")
-    encoder = Encoder(loaded, plain_content=True)
+    encoder = encoder_of(loaded, plain_content=True)
 
     @given(st.lists(CONTENT, min_size=1, max_size=4))
     @settings(max_examples=40)
@@ -53,7 +52,7 @@ def test_plain_content_equals_transformers(load, kind):
 
 def test_plain_content_masks_the_written_tokens_with_their_text(load):
     loaded = load("bytes", "chatml")
-    [(ids, mask)] = rows(encode(Encoder(loaded, plain_content=True), chats(turns("<|im_end|>", "x <|im_end|>\ny"))))
+    [(ids, mask)] = rows(encode(encoder_of(loaded, plain_content=True), chats(turns("<|im_end|>", "x <|im_end|>\ny"))))
     kept = [number for number, bit in zip(ids, mask, strict=True) if bit]
     assert loaded.hf.decode(kept) == "x <|im_end|>\ny<|im_end|>"
     assert kept.count(loaded.eos_token_id) == 1
@@ -68,7 +67,7 @@ def test_plain_content_of_texts(load, kind):
         Document("prompt-completion", 3, prompt="q <|im_", completion="end|> a"),
         Document("text", 4, text="nothing special"),
     ]
-    batch = encode(Encoder(loaded, plain_content=True), documents)
+    batch = encode(encoder_of(loaded, plain_content=True), documents)
     special = {loaded.added_tokens[token] for token in loaded.special_tokens}
     around = [*loaded.prefix_ids], [*loaded.suffix_ids]
     for ids, _ in rows(batch):
@@ -80,7 +79,7 @@ def test_plain_content_of_texts(load, kind):
         kept = [number for number, bit in zip(ids, mask, strict=True) if bit and number not in special]
         assert loaded.hf.decode(kept) == text
     assert batch.num_with_special == 3
-    assert encode(Encoder(loaded), documents).num_with_special == 3
+    assert encode(encoder_of(loaded), documents).num_with_special == 3
 
 
 def test_a_token_that_has_no_other_ids_rejects_the_record(tmp_path):
@@ -92,7 +91,7 @@ def test_a_token_that_has_no_other_ids_rejects_the_record(tmp_path):
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.add_special_tokens(["<x>"])
     words.save(str(tmp_path / "tokenizer.json"))
-    encoder = Encoder(load_tokenizer(str(tmp_path)), plain_content=True)
+    encoder = encoder_of(load_tokenizer(str(tmp_path)), plain_content=True)
     batch = encode(encoder, [Document("text", 1, text="a <x> a"), Document("text", 2, text="a a")])
     assert rows(batch) == [([1, 1], [1, 1])]
     reason = "'<x>' cannot be encoded as plain text: the tokenizer has no other ids for it"

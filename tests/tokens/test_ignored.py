@@ -3,8 +3,7 @@
 import pytest
 
 from packer_cli.corpus.types import Document
-from packer_cli.tokens.encode.encoder import Encoder
-from tests.tokens.helpers import encode, rows, turns
+from tests.tokens.helpers import encode, encoder_of, rows, turns
 from tests.tokens.published_templates import PUBLISHED
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "description": "", "parameters": {}}}]
@@ -43,7 +42,7 @@ def test_what_published_templates_leave_out(load, name):
     template, *_ = PUBLISHED[name]
     found = []
     for what, messages in ASKED.items():
-        encoder = Encoder(load("bytes", template))
+        encoder = encoder_of(load("bytes", template))
         document = Document("messages", 1, messages=messages, tools=TOOLS if what == "tools" else None)
         batch = encode(encoder, [document])
         if batch.rejects or any("does not write" in note for note in encoder.unused):
@@ -53,7 +52,7 @@ def test_what_published_templates_leave_out(load, name):
 
 @pytest.mark.parametrize("plain_content", [False, True])
 def test_what_is_left_out_is_counted(load, plain_content):
-    encoder = Encoder(load("bytes", "chatml"), plain_content=plain_content)
+    encoder = encoder_of(load("bytes", "chatml"), plain_content=plain_content)
     question, answer = turns("Hi<|im_end|>", "Hello")
     documents = [
         Document("messages", 1, messages=[question, answer], tools=TOOLS),
@@ -80,9 +79,9 @@ def test_an_answer_of_tool_calls_alone_is_not_trained_on_as_an_empty_one(load):
     question, answer = turns("Hi", "Hello")
     call = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     documents = [Document("messages", 1, messages=[question, call, {"role": "tool", "content": "1"}, answer])]
-    batch = encode(Encoder(load("bytes", "chatml")), documents)
+    batch = encode(encoder_of(load("bytes", "chatml")), documents)
     assert [reject.reason for reject in batch.rejects] == [NO_CALLS]
-    assert len(encode(Encoder(load("bytes", "qwen3")), documents).lines) == 1
+    assert len(encode(encoder_of(load("bytes", "qwen3")), documents).lines) == 1
 
 
 def test_a_template_without_system_messages(load):
@@ -91,7 +90,7 @@ def test_a_template_without_system_messages(load):
         "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}"
     )
     documents = [Document("messages", 1, messages=[SYSTEM, *turns("Hi", "Hello")])]
-    (reject,) = encode(Encoder(load("bytes", template)), documents).rejects
+    (reject,) = encode(encoder_of(load("bytes", template)), documents).rejects
     assert reject.reason == (
         "the chat template does not write message 1, of role system, in such a conversation; remove it, give it "
         "another role, or choose a template that writes it"
@@ -104,11 +103,13 @@ def test_content_in_parts(load):
     for name in ("qwen3", "llama3"):
         tokenizer = load("bytes", PUBLISHED[name][0])
         as_text, *both = (
-            encode(Encoder(tokenizer), [Document("messages", 1, messages=[QUESTION, {**ANSWER, "content": content}])])
+            encode(
+                encoder_of(tokenizer), [Document("messages", 1, messages=[QUESTION, {**ANSWER, "content": content}])]
+            )
             for content in ("Hello", hello, [*hello, *hello])
         )
         assert rows(both[0]) == rows(as_text)
         (reject,) = both[1].rejects
         assert "parts; write it as a string" in reject.reason or "of message 2" in reject.reason
     documents = [Document("messages", 1, messages=[QUESTION, {**ANSWER, "content": [*hello, *hello]}])]
-    assert len(encode(Encoder(load("bytes", PUBLISHED["macros"][0])), documents).lines) == 1
+    assert len(encode(encoder_of(load("bytes", PUBLISHED["macros"][0])), documents).lines) == 1

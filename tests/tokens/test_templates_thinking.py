@@ -2,8 +2,7 @@
 
 import pytest
 
-from packer_cli.tokens.encode.encoder import Encoder
-from tests.tokens.helpers import chats, encode, rows
+from tests.tokens.helpers import chats, encode, encoder_of, rows
 from tests.tokens.published_templates import PUBLISHED
 
 TURNS = [
@@ -47,7 +46,7 @@ CALL = '<think>\nhow\n</think>\n\n\n<tool_call>\n{"name": "f", "arguments": {"x"
 )
 def test_ids_are_those_of_transformers_and_what_is_written_is_trained_on(load, name, messages, trained):
     tokenizer = load("bytes", PUBLISHED[name][0].replace("<｜end▁of▁sentence｜>", "<|im_end|>"))
-    encoder = Encoder(tokenizer)
+    encoder = encoder_of(tokenizer)
     ((ids, mask),) = rows(encode(encoder, chats(messages)))
     text = tokenizer.hf.apply_chat_template(messages, chat_template=tokenizer.chat_template, tokenize=False)
     assert ids == tokenizer.hf(text, add_special_tokens=False)["input_ids"]

@@ -13,6 +13,7 @@ import pytest
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import TokenizerInfo
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from tests.tokens.helpers import encoder_of
 
 PROBES = ["Hello world, how are you?", " two  spaces\n\n", "naïve 你好 🙂", "<|im_start|>user\nhi<|im_end|>\n", ""]
 
@@ -161,10 +162,9 @@ def test_sentencepiece_model_encodes_as_sentencepiece(tmp_path, options):
     (tmp_path / "corpus.txt").unlink()
     assert load_tokenizer(str(tmp_path)).describe() == loaded.describe()
     from packer_cli.corpus.types import Document, DocumentBatch
-    from packer_cli.tokens.encode.encoder import Encoder
 
     documents = DocumentBatch(documents=[Document("text", line, text=text) for line, text in enumerate(probes)])
-    batch = Encoder(loaded).encode(documents).samples
+    batch = encoder_of(loaded).encode(documents).samples
     expected = [ids_of(loaded, text) for text in probes if ids_of(loaded, text)]
     assert [row.tolist() for row in np.split(batch.input_ids, batch.offsets[1:-1])] == expected
 

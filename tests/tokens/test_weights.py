@@ -9,9 +9,8 @@ from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import Document
 from packer_cli.format.loss_spans import find_wrong_row, mask_to_spans, spans_to_weights
 from packer_cli.tokens import writer
-from packer_cli.tokens.encode.encoder import Encoder
 from tests.naive import loss_spans as naive
-from tests.tokens.helpers import CHATS, encode, rows, turns
+from tests.tokens.helpers import CHATS, encode, encoder_of, rows, turns
 from tests.tokens.test_store import encoded
 
 WEIGHTS = [0.5, 1.0, 2.5]
@@ -29,7 +28,7 @@ def weighted(messages, weights, weight=1.0, line=1):
 @pytest.mark.parametrize("template", ["chatml", "chatml-generation"])
 def test_each_message_has_its_weight(load, kind, template, options):
     """The sum of the masks of single messages, each times its weight."""
-    encoder = Encoder(load(kind, template), append_eos="auto", **options)
+    encoder = encoder_of(load(kind, template), append_eos="auto", **options)
     messages = turns(*CONTENTS)
     alone = []
     for number in range(3):
@@ -49,7 +48,7 @@ def test_each_message_has_its_weight(load, kind, template, options):
 
 
 def test_weights_of_0_and_1_are_a_mask(load):
-    encoder = Encoder(load("bytes", "chatml"))
+    encoder = encoder_of(load("bytes", "chatml"))
     documents = [weighted(messages, [1.0] * 3, line=line) for line, messages in enumerate(CHATS, 1)]
     assert rows(encode(encoder, documents)) == rows(
         encode(encoder, [document._replace(weights=None) for document in documents])
@@ -61,7 +60,7 @@ def test_weights_of_0_and_1_are_a_mask(load):
 
 def test_an_open_turn_ends_with_its_weight(load):
     template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
-    encoder = Encoder(load("bytes", template), append_eos="auto")
+    encoder = encoder_of(load("bytes", template), append_eos="auto")
     ((ids, mask),) = rows(encode(encoder, [weighted(turns("a", "b"), [0.5])]))
     assert (ids[-1], mask[-1]) == (load("bytes", template).eos_token_id, 0.5)
 
@@ -70,7 +69,7 @@ def test_eos_has_the_weight_of_its_sample(load):
     """Also where no other token has it: an empty answer of a template that leaves turns open."""
     template = "{% for m in messages %}{{ m.role + ': ' + m.content if m.content }}{% endfor %}"
     for options in ({}, {"plain_content": True}):
-        encoder = Encoder(load("bytes", template), append_eos="auto", **options)
+        encoder = encoder_of(load("bytes", template), append_eos="auto", **options)
         batch = encode(encoder, [Document("messages", 1, messages=turns("<s>", ""), weight=0.5)])
         assert rows(batch)[0][1][-1] == 0.5
     records = [
@@ -79,12 +78,12 @@ def test_eos_has_the_weight_of_its_sample(load):
         TokenRecord(3, {"input_ids": [5, 6], "loss_mask": [0, 1]}),
     ]
     for some, weights in ((records, [0.5, 0, 1]), (records[1:], [0, 1])):
-        batch = encode(Encoder(load("bytes", "chatml"), append_eos="always"), some)
+        batch = encode(encoder_of(load("bytes", "chatml"), append_eos="always"), some)
         assert [mask[-1] for _, mask in rows(batch)] == weights
 
 
 def test_parts_of_turns_have_weights(load):
-    encoder = Encoder(load("bytes", "chatml"), loss_on="reasoning")
+    encoder = encoder_of(load("bytes", "chatml"), loss_on="reasoning")
     messages = turns("a", "<think>hm</think>b", "c", "<think>so</think>d")
     ((ids, mask),) = rows(encode(encoder, [weighted(messages, [0.5, 2.0])]))
     decode = load("bytes", "chatml").hf.decode
@@ -94,7 +93,7 @@ def test_parts_of_turns_have_weights(load):
 
 def test_what_cannot_have_weights(load):
     documents = [weighted(turns("a", "b"), [0.5]), weighted(turns("a", "b"), [1.0], 0.5, line=2)]
-    batch = encode(Encoder(load("bytes", "chatml"), loss_on="all"), documents)
+    batch = encode(encoder_of(load("bytes", "chatml"), loss_on="all"), documents)
     reason = (
         'messages have "weight", but --loss-on all trains on what is between them, too; give the record a weight, or '
         "choose another --loss-on"

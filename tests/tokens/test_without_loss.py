@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
-from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
 from packer_cli.tokens.without_loss import LEFT_OUT, REASON, drop_without_loss
-from tests.tokens.helpers import CHATS, encode, rows, tokens
+from tests.tokens.helpers import CHATS, encode, encoder_of, rows, tokens
 from tests.tokens.item_stores import Item, batch_of
 from tests.tokens.test_store import encoded
 
@@ -48,7 +47,7 @@ def test_of_chats_texts_and_tokens(load):
         tokens(13, [5, 6]),
     ]
     for append_eos, without in (("auto", [6, 7, 8, 11, 12]), ("never", [6, 7, 8, 9, 11, 12])):
-        batch = encode(Encoder(load("bytes", "chatml"), append_eos=append_eos), documents)
+        batch = encode(encoder_of(load("bytes", "chatml"), append_eos=append_eos), documents)
         left, rejects = drop_without_loss(batch.whole, Counter())
         kept = left.samples
         assert [reject.line for reject in rejects] == without

@@ -11,7 +11,6 @@ from packer_cli.format.trees import TURNS
 from packer_cli.tokens.encode.items import KIND_OF, MOST_BRANCHES, Branches, branch_name
 from packer_cli.tokens.encode.prepare import Preparer
 from packer_cli.tokens.encode.rows import Row, Text
-from packer_cli.tokens.templates.parts import LossParts
 
 NOT_INFERENCE = (
     "an assistant turn that the chat template writes differently from the prompt of inference, so a model is trained "
@@ -32,13 +31,12 @@ class BranchPreparer:
 
     Args:
         preparer: of their branches.
-        parts: what carries a loss; None: every token.
         eos: ends answers that are texts; None: nothing is added.
     """
 
-    def __init__(self, preparer: Preparer, parts: LossParts | None, eos: str | None) -> None:
+    def __init__(self, preparer: Preparer, eos: str | None) -> None:
         self._preparer = preparer
-        self._parts = parts
+        self._parts = preparer.parts
         self._eos = eos
 
     def prepare(self, document: Document) -> tuple[list[Text | Row], Branches, bool]:

@@ -13,14 +13,14 @@ The part may then have another mismatch, of the other kind.
 The result for a document depends on the document, the options and, for a part with a mismatch, the part;
 never on the batches or on the number of workers.
 
-Price: 50 us for a chat of eight messages, a quarter of it the template; long texts 75-400 MB/s (gigatoken).
+Price: 35 us for a plain chat of eight messages; long texts 75-400 MB/s (gigatoken).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.ragged import join_arrays, join_samples
 from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
+from packer_cli.format.tokens import SampleOptions
 from packer_cli.format.trees import PAIR
 from packer_cli.tokens.encode.backends import (
     BackendMismatch,
@@ -39,10 +40,8 @@ from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_reje
 from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
-from packer_cli.tokens.encode.rows import AppendEos, EncodedBatch, Frame, Items, Row, Text
+from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Items, Row, Text
 from packer_cli.tokens.templates.memory import limited_memory
-from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
 """Most chars of a sampled text to compare: the reference is many times slower, which adds up over parts."""
@@ -75,80 +74,48 @@ class Encoder:
     """Encodes batches of documents with one tokenizer.
 
     Args:
-        tokenizer: from `load_tokenizer`.
-        backend: `auto` uses gigatoken if it supports the tokenizer; `gigatoken` insists on it.
-        loss_on: `completion` trains on the assistant's messages and on completions (prompt-completion); `all` on
-            every token; others on parts of the assistant's messages, see `LossParts`. Plain texts are trained on as a
-            whole, or rejected if the answers are not trained on.
-        append_eos: which samples get EOS at their end, see `Frame`.
-        plain_content: encode special tokens that people wrote into their texts as ordinary text.
-        turns: `branch` makes an item of each conversation, whose samples are its turns, see `turns_of`.
-        date: that templates write; None: today's.
+        backends: of the tokenizer.
+        options: of these, `tokenizer_backend`, where `auto` uses gigatoken if it supports the tokenizer, and
+            `gigatoken` insists on it; `loss_on`, see `LossParts`, where `completion` trains on the assistant's
+            messages and on completions (prompt-completion), and `all` on every token, and plain texts are trained on
+            as a whole, or rejected if the answers are not trained on; `append_eos`, see `Frame`; `plain_content`,
+            which encodes special tokens that people wrote into their texts as ordinary text; `turns`, where `branch`
+            makes an item of each conversation, whose samples are its turns, see `turns_of`; and `date`, that
+            templates write; None: today's.
         check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
             0.5 ms a chat. About one in 256 of the later ones is compared, too.
-        backends: those of the tokenizer; None loads them.
+        is_exact: render conversations as transformers does.
 
     Raises:
         TokenizerError: gigatoken does not support the tokenizer, or `append_eos` needs an EOS that it lacks.
     """
 
-    def __init__(
-        self,
-        tokenizer: LoadedTokenizer,
-        *,
-        backend: Literal["auto", "gigatoken", "tokenizers"] = "auto",
-        loss_on: str = "completion",
-        append_eos: AppendEos = "never",
-        plain_content: bool = False,
-        turns: Literal["whole", "branch"] = "whole",
-        date: str | None = None,
-        check_samples: int = 16,
-        backends: Backends | None = None,
-        _slow_templates: bool = False,
-    ):
-        if append_eos == "always" and tokenizer.eos_token_id is None:
+    def __init__(self, backends: Backends, options: SampleOptions, *, check_samples: int = 16, is_exact: bool = False):
+        tokenizer = backends.tokenizer
+        if options.append_eos == "always" and tokenizer.eos_token_id is None:
             raise TokenizerError(
                 "--append-eos always needs an EOS token, and the tokenizer has none; name a token of its vocabulary "
                 "with --eos-token TOKEN"
             )
-        self._tokenizer = tokenizer
-        self._options: dict[str, Any] = {
-            "backend": backend,
-            "loss_on": loss_on,
-            "append_eos": append_eos,
-            "plain_content": plain_content,
-            "turns": turns,
-            "date": date,
-            "check_samples": check_samples,
-            "_slow_templates": _slow_templates,
-        }
+        self._options = options
         self._check_samples = check_samples
+        self._is_exact = is_exact
         self._why_slow: list[str] = []
-        self._backends = backends or Backends(tokenizer)
-        self._reference = self._backends.reference
+        self._backends = backends
+        self._reference = backends.reference
         self._backend: ReferenceBackend | GigatokenBackend = self._reference
-        if backend != "tokenizers":
-            fast = self._backends.gigatoken
+        if options.tokenizer_backend != "tokenizers":
+            fast = backends.gigatoken
             if isinstance(fast, GigatokenBackend):
                 self._backend = fast
-            elif backend == "gigatoken":
+            elif options.tokenizer_backend == "gigatoken":
                 raise fast
         self.backend_used: str = self._backend.name
         """`gigatoken` or `tokenizers`."""
-        self._frame = Frame(tokenizer, append_eos=append_eos)
-        parts = None if loss_on == "all" else LossParts.of(loss_on)
-        self._preparer = Preparer(
-            tokenizer,
-            self._reference,
-            parts=parts,
-            plain_content=plain_content,
-            fast_templates=not _slow_templates,
-            check_chats=check_samples,
-            date=date,
-        )
-        eos = None if append_eos == "never" else tokenizer.special_tokens_map.get("eos_token")
-        self._branches = BranchPreparer(self._preparer, parts, eos)
-        self._divides_turns = turns == "branch"
+        self._frame = Frame(tokenizer, append_eos=options.append_eos)
+        self._preparer = Preparer(backends, options, check_chats=check_samples, is_exact=is_exact)
+        eos = None if options.append_eos == "never" else tokenizer.special_tokens_map.get("eos_token")
+        self._branches = BranchPreparer(self._preparer, eos)
         self.warnings = self._preparer.warnings
         self.unused = self._preparer.unused
         self.start_part()
@@ -165,8 +132,12 @@ class Encoder:
         Args:
             place: file and line of the document, for the warning.
         """
-        slow = {"_slow_templates": True} if mismatch.what == "template" else {"backend": "tokenizers"}
-        other = Encoder(self._tokenizer, backends=self._backends, **(self._options | slow))
+        is_exact, options = self._is_exact, self._options
+        if mismatch.what == "template":
+            is_exact = True
+        else:
+            options = replace(options, tokenizer_backend="tokenizers")
+        other = Encoder(self._backends, options, check_samples=self._check_samples, is_exact=is_exact)
         other._why_slow = [*self._why_slow, f"{place}: {mismatch}"]
         other.start_part()
         return other
@@ -213,7 +184,7 @@ class Encoder:
             held.size += batch.tokens.input_ids.nbytes
 
     def _prepare_document(self, document: Document, held: _Held) -> None:
-        if self._divides_turns and document.messages:
+        if self._options.turns == "branch" and document.messages:
             document = turns_of(document)
         try:
             if document.branches:  # All of their samples are encoded, or none.
@@ -238,7 +209,7 @@ class Encoder:
         if not held.tokens:
             encoded = self._finish(held)
         else:
-            encoded = take_given(join_samples(held.tokens), self._frame, self._tokenizer.vocab_size)
+            encoded = take_given(join_samples(held.tokens), self._frame, self._backends.tokenizer.vocab_size)
             if held.items or held.rejects:
                 encoded = merge(self._finish(held), encoded)
         return with_items(replace(encoded, kinds=held.kinds), held.branches)

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from packer_cli.corpus.ragged import join_samples, take_samples
 from packer_cli.corpus.types import Document, Message, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.backends import BackendMismatch, ReferenceBackend
+from packer_cli.format.tokens import SampleOptions
+from packer_cli.tokens.encode.backends import BackendMismatch
+from packer_cli.tokens.encode.masks import Backends
 from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Items, Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
-from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 if TYPE_CHECKING:
     from packer_cli.tokens.templates.conversation import Chat, Rendered, Span
@@ -37,30 +38,20 @@ class Preparer:
     """Turns documents into `Text` or `Row`.
 
     Args:
-        parts: what carries a loss; None: every token.
-        fast_templates: False renders as transformers does.
+        options: as for `Encoder`.
         check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
             have their text and ranges compared, too.
-        date: as for `Encoder`.
+        is_exact: render as transformers does.
     """
 
-    def __init__(
-        self,
-        tokenizer: LoadedTokenizer,
-        reference: ReferenceBackend,
-        *,
-        parts: LossParts | None,
-        plain_content: bool,
-        fast_templates: bool,
-        check_chats: int,
-        date: str | None = None,
-    ):
-        self._tokenizer = tokenizer
-        self._parts = parts
-        self._ends_have_loss = parts is None or parts.answer
-        self._fast_templates = fast_templates
+    def __init__(self, backends: Backends, options: SampleOptions, *, check_chats: int, is_exact: bool):
+        tokenizer = self._tokenizer = backends.tokenizer
+        self.parts = None if options.loss_on == "all" else LossParts.of(options.loss_on)
+        """Parts that carry a loss; None: every token."""
+        self._ends_have_loss = self.parts is None or self.parts.answer
+        self._is_exact = is_exact
         self._check_chats = check_chats
-        self._date = date
+        self._date = options.date
         self.warnings: list[str] = []
         """Warnings about the current part, each once."""
         self.unused: Counter[str] = Counter()
@@ -68,7 +59,7 @@ class Preparer:
         self._finder = TokenFinder(tokenizer.special_tokens)
         self._renderer_of = cache(self._make_renderer)
         self._controls_of = cache(self._find_controls)
-        self._plain = PlainContentEncoder(tokenizer, reference) if plain_content else None
+        self._plain = PlainContentEncoder(tokenizer, backends.reference) if options.plain_content else None
         self.start_part()
 
     def start_part(self) -> None:
@@ -95,7 +86,7 @@ class Preparer:
         if self._plain is not None:
             prompt, completion = (part.replace(START, "").replace(END, "") for part in (prompt, completion))
         text = prompt + completion
-        spans = None if kind == "text" or self._parts is None else self._parts.of_completion(text, len(prompt))
+        spans = None if kind == "text" or self.parts is None else self.parts.of_completion(text, len(prompt))
         loss = _Loss(spans, None, document.weight if self._ends_have_loss else 0.0).times(document.weight)
         _check_utf8(text)
         special = self._finder.finds(text)
@@ -114,9 +105,9 @@ class Preparer:
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         weights = self._weights(document)
-        if unused := renderer.review(chat, rendered, self._parts, weights):
+        if unused := renderer.review(chat, rendered, self.parts, weights):
             self.unused.update(unused)
-        if self._fast_templates and not is_marked:
+        if not self._is_exact and not is_marked:
             self._check(document.line, renderer, chat, len(rendered.text))
         loss = self._chat_loss(document, renderer, chat, rendered, weights)
         # A template may go on after the answer, with a generation prompt.
@@ -128,7 +119,7 @@ class Preparer:
 
     def _require_assistant(self, chat: Chat) -> None:
         """Raise ValueError for messages of which none is the assistant's, but one of a role that might mean it."""
-        if self._parts is None or "assistant" in chat.shape:  # A plain turn of it; others are looked for below.
+        if self.parts is None or "assistant" in chat.shape:  # A plain turn of it; others are looked for below.
             return
         roles = list(dict.fromkeys(str(message.get("role")) for message in chat.messages))
         if "assistant" not in roles and not _OTHERS.issuperset(roles):
@@ -165,7 +156,7 @@ class Preparer:
         _check_utf8(text)
         if chat is not given:
             return self._row(document, text, _Loss([], None, 0.0), is_chat=True, may_close=False).input_ids
-        if self._fast_templates and self._prompts_checked < self._check_chats:
+        if not self._is_exact and self._prompts_checked < self._check_chats:
             self._prompts_checked += 1
             _require_same(renderer.wrong_text(chat, text, is_prompt=True), document.line)
         return text
@@ -176,7 +167,7 @@ class Preparer:
         if weights is not None and all(weight == 1 for weight in weights):
             weights = None
         prompt = document.num_prompt
-        if self._parts is None:
+        if self.parts is None:
             if weights is not None:
                 raise ValueError(
                     'messages have "weight", but --loss-on all trains on what is between them, too; give the record '
@@ -195,9 +186,9 @@ class Preparer:
         weights: tuple[float, ...] | None,
     ) -> _Loss:
         """Return the loss of a conversation, as it was rendered."""
-        if self._parts is None:
+        if self.parts is None:
             return _Loss(None, None, document.weight).times(document.weight)
-        spans, of_spans = renderer.loss_spans(chat, rendered, self._parts, weights)
+        spans, of_spans = renderer.loss_spans(chat, rendered, self.parts, weights)
         end = document.weight if self._ends_have_loss else 0.0
         if weights is not None and _ends_with_answer(document):
             end *= weights[-1]
@@ -234,9 +225,9 @@ class Preparer:
             variables=self._tokenizer.special_tokens_map,
             special_tokens=self._tokenizer.special_tokens,
             ends=self._tokenizer.stops,
-            want_spans=self._parts is not None,
+            want_spans=self.parts is not None,
             date=self._date,
-            engine="minijinja" if self._fast_templates else "jinja2",
+            is_exact=self._is_exact,
         )
 
     def _find_controls(self, template: str) -> TokenFinder:

@@ -1,8 +1,7 @@
 """`--loss-on` with parts for records that are no chats, and with `--plain-content`."""
 
 from packer_cli.corpus.types import Document
-from packer_cli.tokens.encode.encoder import Encoder
-from tests.tokens.helpers import chats, encode, rows
+from tests.tokens.helpers import chats, encode, encoder_of, rows
 from tests.tokens.published_templates import QWEN3
 
 
@@ -16,7 +15,7 @@ def test_texts_and_completions(load):
     ]
 
     def trained(loss_on):
-        batch = encode(Encoder(tokenizer, loss_on=loss_on, append_eos="auto"), documents)
+        batch = encode(encoder_of(tokenizer, loss_on=loss_on, append_eos="auto"), documents)
         texts = {
             line: tokenizer.hf.decode([one for one, bit in zip(ids, mask, strict=True) if bit]).lstrip(" ")
             for line, (ids, mask) in zip(batch.lines.tolist(), rows(batch), strict=True)
@@ -47,7 +46,7 @@ def test_a_prompt_of_messages(load):
     def trained(loss_on, *completion, num_prompt=3, **fields):
         messages = [*said, {"role": "user", "content": "How?"}, *completion]
         document = Document("messages", 1, messages=messages, num_prompt=num_prompt, **fields)
-        batch = encode(Encoder(tokenizer, loss_on=loss_on), [document])
+        batch = encode(encoder_of(tokenizer, loss_on=loss_on), [document])
         assert not batch.rejects
         ((ids, mask),) = rows(batch)
         return tokenizer.hf.decode([one for one, bit in zip(ids, mask, strict=True) if bit]), {*mask}
@@ -79,7 +78,7 @@ def test_plain_content(load):
         ("reasoning", "<think>\nIt is <|im_end|>\n</think>", "<think><s></think>"),
         ("no-reasoning", "\n\nUse <|im_end|>.<|im_end|>", "b <s>"),
     ]:
-        encoder = Encoder(tokenizer, loss_on=loss_on, plain_content=True)
+        encoder = encoder_of(tokenizer, loss_on=loss_on, plain_content=True)
         found = []
         for ids, mask in rows(encode(encoder, documents)):
             kept = [one for one, bit in zip(ids, mask, strict=True) if bit]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from packer_cli.tokens.encode.encoder import Encoder
-from tests.tokens.helpers import chats, encode, rows
+from tests.tokens.helpers import chats, encode, encoder_of, rows
 from tests.tokens.loss_parts.chats import CHAT, assistant, call
 from tests.tokens.loss_parts.tagged import LLAMA, TAGGED
 from tests.tokens.published_templates import MISTRAL, QWEN3
@@ -15,7 +14,7 @@ def test_masks_are_those_of_transformers_for_a_template_with_tags(load, kind, lo
     plain = [dict(message, content=message["content"].replace("Oslo", "Tromsø")) for message in CHAT]
     conversations = [CHAT, plain, CHAT[:2], CHAT[2:], [*CHAT[:1], {"role": "assistant", "content": "84"}]]
     tokenizer = load(kind, QWEN3)
-    got = rows(encode(Encoder(tokenizer, loss_on=loss_on), chats(*conversations)))
+    got = rows(encode(encoder_of(tokenizer, loss_on=loss_on), chats(*conversations)))
     seen = 0
     for messages, (ids, mask) in zip(conversations, got, strict=True):
         expected = tokenizer.hf.apply_chat_template(
@@ -40,7 +39,7 @@ def test_masks_of_tool_calls_without_their_content(load, kind, name, template):
         ]
         for content in ("Let me look.", "", "{", "f")
     ]
-    got = rows(encode(Encoder(tokenizer, loss_on="tool-calls"), chats(*conversations)))
+    got = rows(encode(encoder_of(tokenizer, loss_on="tool-calls"), chats(*conversations)))
     for messages, (ids, mask) in zip(conversations, got, strict=True):
         expected = tokenizer.hf.apply_chat_template(
             messages, chat_template=TAGGED[name]["tool-calls"], return_dict=True, return_assistant_tokens_mask=True
@@ -68,6 +67,6 @@ def test_the_last_turn_is_the_last_one_of_transformers(load, kind):
         )
         first = tokenizer.hf(text, add_special_tokens=False).char_to_token(0, spans[-1][0])
         expected = [int(bit and place >= first) for place, bit in enumerate(out["assistant_masks"])]
-        ((ids, mask),) = rows(encode(Encoder(tokenizer, loss_on="last-turn"), chats(conversation)))
+        ((ids, mask),) = rows(encode(encoder_of(tokenizer, loss_on="last-turn"), chats(conversation)))
         assert (ids, mask) == (out["input_ids"], expected)
         assert sum(mask) < sum(out["assistant_masks"]) or len(conversation) == 2
