@@ -89,7 +89,7 @@ class PackedSet:
     def _open(self, number: int) -> ShardFile:
         info = self._shards[number]
         with map_file(self._folder / info.path, info.num_bytes, info.xxh3) as source:
-            return ShardFile(pa.BufferReader(source.read_buffer()), self._schema.names)
+            return ShardFile(pa.BufferReader(source.read_buffer()), self._schema)
 
     def _check(self, number: int, to_check: Collection[str]) -> list[Columns]:
         """Check a shard, and return its record batches. Raises FormatError if it is missing or damaged."""
@@ -103,8 +103,6 @@ class PackedSet:
             if why is not None:
                 raise ValueError(why)
             file = self._file(number)
-            if not file.schema.equals(self._schema):
-                raise ValueError("it has other columns")
             batches = [*map(file.batch, range(file.num_batches))]
         except (OSError, ValueError, pa.ArrowException, FormatError) as error:
             require_damage(error)

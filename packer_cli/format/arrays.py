@@ -49,6 +49,11 @@ def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
     return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
 
 
+def items_of(kind: pa.DataType) -> pa.DataType:
+    """Find the type of the numbers in a column of lists, or of numbers."""
+    return kind.value_type if pa.types.is_list(kind) else kind
+
+
 def to_numpy(values: pa.Array) -> NDArray[Any]:
     """Make a view of an Arrow array of numbers without nulls.
 

@@ -13,9 +13,6 @@ from struct import Struct
 
 import pyarrow as pa
 
-BLOCK_BYTES = 24
-"""Bytes of a `Block` in the footer."""
-
 _END = Struct("<I6s")
 END_BYTES = _END.size
 """Bytes at the end of a file that say how long its footer is."""
@@ -27,8 +24,9 @@ _RECORD_BATCH = 3
 _u8, _u16, _i32, _u32, _i64 = (Struct(f"<{code}").unpack_from for code in "BHiIq")
 
 
-def find_blocks(data: memoryview) -> tuple[int, int]:
-    """Find the place of the first of the footer's blocks, one for each record batch, and their number.
+def find_blocks(data: memoryview) -> list[tuple[int, int, int]]:
+    """Find the record batches: where each begins in its file, and the sizes of its metadata and of its body, which
+    follows them.
 
     pyarrow checks the footer when it opens a file, but not the record batches.
 
@@ -37,19 +35,13 @@ def find_blocks(data: memoryview) -> tuple[int, int]:
     """
     footer = _follow(data, len(data) - footer_size(data))
     vector = _follow(data, _field(data, footer, 3))
-    return vector + 4, _u32(data, vector)[0]
+    first = vector + 4
+    return [*_BLOCK.iter_unpack(data[first : first + _BLOCK.size * _u32(data, vector)[0]])]
 
 
 def footer_size(data: memoryview) -> int:
     """Read the number of bytes from the beginning of the footer to the end of the file; `data` are its last bytes."""
     return int(_END.unpack_from(data, len(data) - _END.size)[0]) + _END.size
-
-
-def read_block(data: memoryview, place: int) -> tuple[int, int, int]:
-    """Read the beginning of a record batch in its file, and the sizes of its metadata and of its body, which follows
-    them."""
-    offset, size, body = _BLOCK.unpack_from(data, place)
-    return offset, size, body
 
 
 def read_metadata(data: memoryview, offset: int, buffers: Sequence[int]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ file, checks its schema, and tells which buffers belong to which column.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -17,28 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import Columns, dtype_of
+from packer_cli.format.arrays import Columns, dtype_of, items_of
 from packer_cli.format.constants import PACKS_PER_BATCH
-from packer_cli.format.ipc import (
-    BLOCK_BYTES,
-    END_BYTES,
-    find_blocks,
-    first_buffers,
-    footer_size,
-    read_block,
-    read_metadata,
-)
+from packer_cli.format.ipc import END_BYTES, find_blocks, first_buffers, footer_size, read_metadata
 from packer_cli.format.marks import CHECKSUM, row_checksum
 from packer_cli.format.ragged import Lists
-from packer_cli.format.schema import TOKEN_COLUMNS, RowColumns
+from packer_cli.format.schema import TOKEN_COLUMNS
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import Trees
 
 BATCHES_KEPT = 64
-
-_KINDS = {field.name: [field.type] for field in RowColumns(is_weighted=True, of_items=True).shard(pa.uint16())}
-_KINDS["input_ids"].append(RowColumns().shard(pa.int32()).field("input_ids").type)
-
 
 Row = dict[str, Any]
 """The values of a row by the names of its columns: numbers, and arrays of lists."""
@@ -100,12 +88,6 @@ class Pack(NamedTuple):
         return Trees(self.segment_starts, self.segment_parents, self.branch_segments)
 
 
-COLUMNS = Pack._fields[: Pack._fields.index("loss_weights")]
-"""Columns of every shard with tokens."""
-INDEX_COLUMNS = (*(name for name in COLUMNS if name not in TOKEN_COLUMNS), "sample_starts")
-"""Columns of a shard that leaves the tokens in the token store."""
-
-
 class _Batch(NamedTuple):
     """A record batch, of which rows are read."""
 
@@ -120,51 +102,56 @@ class ShardFile:
     Args:
         source: the file. Where it is read in ranges, only wanted record batches are. Packs are views of what was read,
             and keep it alive.
-        columns: those that must be there; `read` needs the default.
+        schema: its columns.
+        tokens: the token store in which the shard leaves the tokens of its packs; each is gathered when it is read.
 
     Raises:
-        FormatError: its columns are not those of a shard, or it is not an uncompressed Arrow IPC file.
-        OSError, pa.ArrowInvalid, UnicodeDecodeError: pyarrow cannot read it.
+        FormatError: it has other columns.
+        OSError, pa.ArrowInvalid: pyarrow cannot read it.
     """
 
-    def __init__(self, source: pa.NativeFile, columns: Sequence[str] = COLUMNS) -> None:
-        reader = pa.ipc.open_file(source)
-        self.schema: pa.Schema = reader.schema
-        kinds = {field.name: field.type for field in self.schema}
-        if not {*columns, CHECKSUM} <= kinds.keys():
-            raise FormatError("it lacks columns")
-        for name in (*columns, *(name for name in Pack._fields if name in kinds and name not in columns), CHECKSUM):
-            found, known = kinds[name], _KINDS[name]
-            # Whether items may be null, other tools say differently.
-            if not any(found == kind or _items(found) == _items(kind) is not None for kind in known):
-                raise FormatError(f"its column {name} is {found}, not {' or '.join(map(str, known))}")
-        values = {name: _items(kind) or kind for name, kind in kinds.items()}
-        self.dtypes = {name: dtype_of(kind) for name, kind in values.items() if _is_number(kind)}
-        """The dtypes of the numbers of each column, or of the items of its lists."""
-        self.lists = [name for name in self.dtypes if _items(kinds[name]) is not None]
-        self._odd = next((f"its column {name} is {kinds[name]}" for name in kinds if name not in self.dtypes), None)
-        """The fault of a column that has no place in a checksum; None without such a column."""
-        self._of_pack = [name for name in Pack._fields if name in self.dtypes]
-        first = first_buffers(self.schema)
-        self._buffers = [*(first[name] + 1 for name in self.dtypes), *(first[name] + 3 for name in self.lists)]
-        self._source, self._lock = source, Lock()
+    def __init__(self, source: pa.NativeFile, schema: pa.Schema, tokens: TokenParts | None = None) -> None:
+        self.schema: pa.Schema = pa.ipc.open_file(source).schema
+        if not self.schema.equals(schema):
+            raise FormatError("it has other columns")
+        self._lists = [field.name for field in schema if pa.types.is_list(field.type)]
+        self._dtypes = {field.name: dtype_of(items_of(field.type)) for field in schema}
+        self._of_pack = [name for name in Pack._fields if name in self._dtypes]
+        first = first_buffers(schema)
+        self._buffers = [*(first[name] + 1 for name in self._dtypes), *(first[name] + 3 for name in self._lists)]
+        self._source, self._lock, self._tokens = source, Lock(), tokens
         self._batches: dict[int, _Batch] = {}
-        self.num_batches = reader.num_record_batches
-        if self.num_batches:  # pyarrow has checked the footer.
-            size = source.size()
-            footer = footer_size(self._bytes(size - END_BYTES, END_BYTES))
-            self._footer = self._bytes(size - footer, footer)
-            self._blocks, _ = find_blocks(self._footer)
+        size = source.size()
+        footer = footer_size(self._bytes(size - END_BYTES, END_BYTES))
+        self._blocks = find_blocks(self._bytes(size - footer, footer))  # pyarrow has checked the footer.
+
+    @property
+    def num_batches(self) -> int:
+        """The number of record batches."""
+        return len(self._blocks)
 
     def read(self, row: int) -> Pack | None:
-        """Read the pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
+        """Read the pack in a row, None if there is no such row. Raises as `columns`."""
+        if self._tokens is not None:
+            found = self.columns(row)
+            return Pack(**{name: found[name] for name in Pack._fields if name in found}) if found else None
         batch, i = self._find(row)
         return None if batch is None else Pack(**{name: value(i) for name, value in batch.values.items()})
 
     def columns(self, row: int) -> Row:
-        """Read all values of a row by the names of their columns; none if there is no such row. Raises as `read`."""
+        """Read all values of a row by the names of their columns; none if there is no such row.
+
+        Raises:
+            FormatError: the record batch is damaged, or the token store lacks the tokens.
+        """
         batch, i = self._find(row)
-        return {} if batch is None else row_of(batch.columns, i)
+        found = {} if batch is None else row_of(batch.columns, i)
+        if self._tokens is None or batch is None:
+            return found
+        borders, samples, starts = (found[name] for name in ("cu_seqlens", "sample_ids", "sample_starts"))
+        if not len(samples) == len(starts) == len(borders) - 1:
+            raise FormatError(f"row {row} has other numbers of samples than of borders")
+        return found | self._tokens.gather(samples, starts, np.diff(borders))
 
     def value(self, row: int, name: str) -> Any:
         """Read the value of an existing row in a column: a number, or a view of a list's items. Raises as `read`."""
@@ -179,9 +166,7 @@ class ShardFile:
         """
         batch, i = self._find(row)
         assert batch
-        if self._odd is not None:
-            raise FormatError(f"row {row} cannot be read: {self._odd}")
-        left_out = (getattr(pack, name) for name in TOKEN_COLUMNS if name not in self.dtypes)
+        left_out = (getattr(pack, name) for name in TOKEN_COLUMNS if name not in self._dtypes)
         tokens = [values for values in left_out if values is not None]
         expected, found = batch.columns[CHECKSUM].item(i), row_checksum(batch.columns, i, tokens)
         if expected != found:
@@ -213,7 +198,7 @@ class ShardFile:
             raise FormatError(f"record batch {number} cannot be read: {error}") from None
 
     def _open(self, number: int, *, validates: bool) -> Columns:
-        begin, size, body = read_block(self._footer, self._blocks + number * BLOCK_BYTES)
+        begin, size, body = self._blocks[number]
         data = self._bytes(begin, size + body)
         if len(data) != size + body:
             raise ValueError("the footer says that it is of another size")
@@ -225,9 +210,9 @@ class ShardFile:
             raise ValueError("its buffers are not aligned")
         if num_rows < 1:
             return {}
-        items = dict(zip(self.lists, starts[len(self.dtypes) :], strict=True))
+        items = dict(zip(self._lists, starts[len(self._dtypes) :], strict=True))
         columns: Columns = {}
-        for (name, dtype), start in zip(self.dtypes.items(), starts, strict=False):
+        for (name, dtype), start in zip(self._dtypes.items(), starts, strict=False):
             if name in items:
                 offsets: NDArray[Any] = np.frombuffer(data, np.int32, num_rows + 1, start)
                 columns[name] = Lists(offsets, np.frombuffer(data, dtype, offsets.item(num_rows), items[name]))
@@ -241,14 +226,6 @@ class ShardFile:
             return memoryview(self._source.read_buffer(size))
 
 
-def _items(kind: pa.DataType) -> pa.DataType | None:
-    return kind.value_type if pa.types.is_list(kind) else None
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
-
-
 def _getter(column: NDArray[Any] | Lists) -> Callable[[int], Any]:
     if not isinstance(column, Lists):
         return column.item
@@ -259,30 +236,3 @@ def _getter(column: NDArray[Any] | Lists) -> Callable[[int], Any]:
 def row_of(columns: Columns, i: int) -> Row:
     """Return row `i` of a record batch."""
     return {name: _getter(column)(i) for name, column in columns.items()}
-
-
-class IndexFile(ShardFile):
-    """The packs of a shard that leaves the tokens in the token store: each is gathered when it is read.
-
-    Args:
-        tokens: the token store.
-    """
-
-    def __init__(self, source: pa.NativeFile, tokens: TokenParts) -> None:
-        super().__init__(source, INDEX_COLUMNS)
-        self._tokens = tokens
-
-    def columns(self, row: int) -> Row:
-        """Read a row as `ShardFile.columns`, its tokens as copies. Raises FormatError if the store lacks them, too."""
-        found = super().columns(row)
-        if not found:
-            return found
-        borders, samples, starts = (found[name] for name in ("cu_seqlens", "sample_ids", "sample_starts"))
-        if not len(samples) == len(starts) == len(borders) - 1:
-            raise FormatError(f"row {row} has other numbers of samples than of borders")
-        return found | self._tokens.gather(samples, starts, np.diff(borders))
-
-    def read(self, row: int) -> Pack | None:
-        """Read a row as `ShardFile.read` does, from these columns."""
-        found = self.columns(row)
-        return Pack(**{name: found[name] for name in Pack._fields if name in found}) if found else None

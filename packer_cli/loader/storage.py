@@ -34,7 +34,7 @@ from packer_cli.format.folder import SetFolder
 from packer_cli.format.manifest import Manifest, parse_manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.ranks import RankRow, RankRows
-from packer_cli.format.shards import IndexFile, Pack, ShardFile
+from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader.batch import NO_PACK
 from packer_cli.remote.cache import FileCache, KeptFile
@@ -230,7 +230,7 @@ class ShardReader:
             prefetch: how many shards to fetch ahead, if they are remote.
         """
         self.storage, self.manifest, self._prefetch = storage, manifest, prefetch
-        self._columns = [name for name in Pack._fields if name in manifest.schema.names]
+        self._schema = manifest.schema
         self._parts = TokenParts(
             lambda part: _map(storage.open_shard(part, self._close)), manifest.tokens, is_weighted=manifest.is_weighted
         )
@@ -320,11 +320,11 @@ class ShardReader:
                 if is_whole_checked and (damage := find_damage(kept.path, entry.num_bytes, entry.xxh3)):
                     raise FormatError(damage)
                 source = pa.BufferReader(_map(kept))
-                file = IndexFile(source, self._parts) if self.manifest.tokens else ShardFile(source, self._columns)
+                file = ShardFile(source, self._schema, self._parts if self.manifest.tokens else None)
                 why = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
                 if why is None:
                     return _Open(file, kept, entry, is_checked=self.storage.verify == "none")
-            except (OSError, FormatError, pa.ArrowException, UnicodeDecodeError) as error:
+            except (OSError, FormatError, pa.ArrowException) as error:
                 require_damage(error)
                 why = str(error)
             kept.close()

@@ -22,7 +22,7 @@ from packer_cli.format.ranks import locate_packs
 from packer_cli.format.records import Hidden
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.sharding import PLANNED, Sharding
-from packer_cli.format.shards import IndexFile, Row, ShardFile
+from packer_cli.format.shards import Row, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.tree_rows import find_wrong_items, loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
@@ -178,7 +178,7 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
     # Of a remote set whose shards leave their tokens in the token store, whole parts travel.
     tokens = TokenParts(lambda part: files.read(part.path), manifest.tokens, is_weighted=manifest.is_weighted)
     with files.reading(path), files.source(path) as source:
-        file = IndexFile(source, tokens) if manifest.tokens else ShardFile(source)
+        file = ShardFile(source, manifest.schema, tokens if manifest.tokens else None)
         found = file.read(row)
         if found is None or found.pack_id != pack:
             raise ValueError(f"pack {pack} is not where it should be")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns
-from packer_cli.format.ipc import BLOCK_BYTES, find_blocks, first_buffers, footer_size, read_block, read_metadata
+from packer_cli.format.ipc import find_blocks, first_buffers, footer_size, read_metadata
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, find_wrong_row
 from packer_cli.format.ragged import Lists
 from packer_cli.remote.path import RemotePath
@@ -163,30 +163,26 @@ class RangedParts:
         return batches
 
     def _read_footers(self) -> list[list[tuple[int, int, int]]]:
-        """Read the places of each part's record batches, see `read_block`."""
-        tails = self._read_tails(range(len(self._parts)), [_TAIL] * len(self._parts))
-        longer: dict[int, int] = {}
+        """Find the places of each part's record batches, see `find_blocks`."""
+        tails, sizes = self._read_tails([_TAIL] * len(self._parts)), []
         for number, tail in enumerate(tails):
             with self._naming(number):
-                size = footer_size(tail)
-                if size > len(tail):
-                    longer[number] = size
-        for number, tail in zip(longer, self._read_tails([*longer], [*longer.values()]), strict=True):
-            tails[number] = tail
+                sizes.append(footer_size(tail))
+        if max(sizes, default=0) > _TAIL:
+            tails = self._read_tails(sizes)
         found = []
         for number, tail in enumerate(tails):
             with self._naming(number):
                 schema = self._schemas[self._parts[number].columns]
                 if pa.ipc.open_file(pa.py_buffer(tail)).schema != schema:
                     raise ValueError("it has other columns")
-                first, count = find_blocks(tail)
-                found.append([read_block(tail, first + k * BLOCK_BYTES) for k in range(count)])
+                found.append(find_blocks(tail))
         return found
 
-    def _read_tails(self, numbers: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
-        parts = [(self._parts[number], size) for number, size in zip(numbers, sizes, strict=True)]
-        ranges = [(part.path, max(0, part.num_bytes - size), part.num_bytes) for part, size in parts]
-        return [memoryview(data) for data in self._folder.read_ranges(ranges)]
+    def _read_tails(self, sizes: Sequence[int]) -> list[memoryview]:
+        ends = [(part.path, part.num_bytes, size) for part, size in zip(self._parts, sizes, strict=True)]
+        found = self._folder.read_ranges([(path, max(0, end - size), end) for path, end, size in ends])
+        return [*map(memoryview, found)]
 
     @contextmanager
     def _naming(self, part: int) -> Iterator[None]:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.entries import PartInfo
-from packer_cli.format.shards import IndexFile
+from packer_cli.format.shards import ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader import PackedDataset
 
@@ -151,5 +151,5 @@ def test_rows_that_are_not_of_samples(indexed):
         with pa.ipc.new_file(sink, changed.schema) as writer:
             writer.write_table(changed, max_chunksize=16)
         with pytest.raises(FormatError) as error:
-            IndexFile(pa.BufferReader(sink.getvalue()), parts_of(indexed, 1)).read(0)
+            ShardFile(pa.BufferReader(sink.getvalue()), table.schema, parts_of(indexed, 1)).read(0)
         assert str(error.value) == why

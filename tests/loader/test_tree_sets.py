@@ -94,7 +94,7 @@ def test_a_shard_without_trees_is_damaged(own_set: PackedSet) -> None:
     counts = json.loads((own_set.path / "hbpack.json").read_text())["counts"]
     own_set.edit_manifest(counts=counts | {"items": {}})
     with pytest.raises(
-        FormatError, match=r"shard '\S+' is damaged or incomplete \(it lacks columns\); run hbpack write"
+        FormatError, match=r"shard '\S+' is damaged or incomplete \(it has other columns\); run hbpack write"
     ):
         list(PackedDataset(own_set.path, 0, 2, format="tree"))
 

@@ -146,8 +146,7 @@ def test_shards_whose_schema_is_damaged(own_set: Any) -> None:
             assert torch.equal(PackedDataset(own_set.path, 0, 2)[0]["input_ids"], wanted)
         except FormatError as error:
             reasons.add(str(error).partition("incomplete (")[2])
-    assert any(reason.startswith("'utf-8' codec can't decode byte ") for reason in reasons)
-    assert any(re.match(r"row \d+ cannot be read: its column group is bool\)", reason) for reason in reasons)
+    assert any(reason.startswith("it has other columns)") for reason in reasons)
 
 
 def test_shards_of_another_shape(own_set: Any) -> None:
@@ -163,8 +162,8 @@ def test_shards_of_another_shape(own_set: Any) -> None:
         return str(error.value)
 
     start, end = f"shard {str(shard)!r} is damaged or incomplete (", f"); {REMEDY}"
-    assert rewrite(table.drop_columns("cu_seqlens")) == f"{start}it lacks columns{end}"
-    assert rewrite(table.drop_columns("checksum")) == f"{start}it lacks columns{end}"
+    assert rewrite(table.drop_columns("cu_seqlens")) == f"{start}it has other columns{end}"
+    assert rewrite(table.drop_columns("checksum")) == f"{start}it has other columns{end}"
     assert re.fullmatch(re.escape(start) + r"no row [1-9]\d*" + re.escape(end), rewrite(table.slice(0, 1)))
     first, second = table.slice(0, 1), table.slice(1, 1)
     assert rewrite(pa.concat_tables([second, first, table.slice(2)])) in (
