@@ -31,31 +31,6 @@ class SetFolder:
         return str(path_from(self.root, path))
 
     @contextmanager
-    def open(
-        self, path: str, columns: list[str] | None = None, *, xxh3: str | None = None
-    ) -> Iterator[pa.ipc.RecordBatchFileReader]:
-        """Open an Arrow file, and read only these columns; None is all.
-
-        Args:
-            xxh3: of the whole file, which then is read and compared first; None: the caller checks what it reads.
-
-        Raises:
-            FormatError: it is missing or damaged, also where that shows inside the block.
-            RemoteError: it cannot be fetched.
-        """
-        with (
-            self.reading(path),
-            self.source(path) if xxh3 is None else pa.BufferReader(self.read(path, xxh3)) as source,
-        ):
-            reader = pa.ipc.open_file(source)
-            if columns is not None:
-                numbers = [reader.schema.get_field_index(name) for name in columns]
-                if -1 in numbers:
-                    raise KeyError(f"no column {columns[numbers.index(-1)]!r}")
-                reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=numbers))
-            yield reader
-
-    @contextmanager
     def reading(self, path: str) -> Iterator[None]:
         """Turn all that goes wrong while a file is read into an error that names the file and the remedy.
 
@@ -71,7 +46,7 @@ class SetFolder:
             raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
 
     def read(self, path: str, xxh3: str | None = None) -> pa.Buffer:
-        """Read a small file. Raises OSError, or ValueError, also if it has another checksum."""
+        """Read a file whole. Raises OSError, or ValueError, also if it has another checksum."""
         with open_source(inside(self.root, path)) as source:
             data = source.read_buffer()
         if xxh3 is not None and (why := check_bytes(data, xxh3)):

@@ -131,6 +131,8 @@ def _read(kind: Any, value: Any, place: str) -> Any:
         if kind in _TYPES:
             types, name = _TYPES[kind]
             return _expect(type(value) in types, value, place, name)
+        if hasattr(kind, "model_validate"):  # pydantic's
+            return kind.model_validate(value)
         return _read_fields(kind, value, place) if is_dataclass(kind) else value  # Any.
     arguments = get_args(kind)
     if origin is Annotated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,7 @@ def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
     Raises:
         FormatError: it is missing, damaged, or of another version.
     """
-    with _reading(path, "run hbpack write, which makes the set as it was planned, and then hbpack rebalance"):
-        metadata = _parse_metadata(pa.ipc.open_file(open_source(path)).schema)
-        if metadata.get("plan_version") != PLAN_VERSION:
-            raise ValueError(f"it has plan version {metadata.get('plan_version')}, this release reads {PLAN_VERSION}")
+    with _opened(path, is_plan=False) as metadata:
         arrays = _read_arrays(path)
         _check_digest(arrays, metadata)
         return _schedules(arrays), metadata["fingerprint"]
@@ -174,8 +171,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
         InputError: there is no plan.
         FormatError: it is damaged, or of another version.
     """
-    metadata = _read_metadata(path)
-    with _reading(path):
+    with _opened(path) as metadata:
         arrays = _read_arrays(path)
         if check:
             _check_digest(arrays, metadata)
@@ -203,70 +199,43 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
 
 def check_plan_file(path: Path) -> None:
     """Compare the plan's checksum; the errors are those of `read_plan`. Price: one read."""
-    metadata = _read_metadata(path)
-    with _reading(path):
+    with _opened(path) as metadata:
         _check_digest(_read_arrays(path), metadata)
 
 
 def read_plan_header(path: Path) -> PlanHeader:
     """Read the facts of a plan beside the arrays; the errors are those of `read_plan`."""
-    metadata = _read_metadata(path)
-    with _reading(path):
-        return _header(metadata)
+    with _opened(path) as metadata:
+        return read_record(PlanHeader, {name: metadata[name] for name in _HEADER if name in metadata})
 
 
-def _read_metadata(path: Path) -> dict[str, Any]:
-    """Read the JSON values beside the arrays; the errors are those of `read_plan`."""
-    with _reading(path):
-        try:
-            source = open_source(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
-        metadata = _parse_metadata(pa.ipc.open_file(source).schema)
-    if metadata.get("plan_version") != PLAN_VERSION:
-        raise FormatError(
-            f"{str(path)!r} has plan version {metadata.get('plan_version')}, this release reads {PLAN_VERSION}; "
-            "run hbpack pack again, or hbpack plan on a token store of this release"
-        )
-    return metadata
-
-
+_HEADER = [field.name for field in fields(PlanHeader)]
 _DAMAGE = (KeyError, TypeError, ValueError, IndexError, SystemError, pa.ArrowException, OSError, PlanError)
 
 
 @contextmanager
-def _reading(path: Path, remedy: str = "run hbpack plan again") -> Iterator[None]:
-    """Turn damage that shows while a plan is read into a FormatError."""
+def _opened(path: Path, *, is_plan: bool = True) -> Iterator[dict[str, Any]]:
+    """Read the JSON values beside the arrays, and turn damage that shows then or in the block into a FormatError."""
+    remedy = "run hbpack plan again"
+    if not is_plan:
+        remedy = "run hbpack write, which makes the set as it was planned, and then hbpack rebalance"
     try:
-        yield
+        metadata = json.loads(pa.ipc.open_file(open_source(path)).schema.metadata[_KEY])
+        version = metadata.get("plan_version")
+        if version != PLAN_VERSION:
+            versions = f"plan version {version}, this release reads {PLAN_VERSION}"
+            if not is_plan:
+                raise ValueError(f"it has {versions}")
+            raise FormatError(
+                f"{str(path)!r} has {versions}; run hbpack pack again, or hbpack plan on a token store of this release"
+            )
+        yield metadata
     except _DAMAGE as error:
+        if is_plan and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
         require_damage(error)
         why = "its description is not text" if isinstance(error, UnicodeError) else error
         raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy}") from None
-
-
-def parse_plan_header(schema: pa.Schema) -> PlanHeader:
-    """Read the header in a schema's metadata. Raises KeyError, TypeError or ValueError where the metadata is not a
-    plan's."""
-    return _header(_parse_metadata(schema))
-
-
-def _parse_metadata(schema: pa.Schema) -> dict[str, Any]:
-    metadata: dict[str, Any] = json.loads(schema.metadata[_KEY])
-    return metadata
-
-
-def _header(metadata: dict[str, Any]) -> PlanHeader:
-    choice = metadata.get("group_choice")
-    return PlanHeader(
-        fingerprint=metadata["fingerprint"],
-        store=metadata["store"],
-        store_fingerprint=metadata["store_fingerprint"],
-        config=PlannedConfig(**metadata["config"]),
-        group_choice=None if choice is None else read_record(GroupChoice, choice),
-        counts=read_record(Counts, metadata["counts"]),
-        metrics=read_record(PlanMetrics, metadata["metrics"]),
-    )
 
 
 _BYTES_PER_WRITE = 2**20

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError, HbpackError
@@ -27,9 +28,9 @@ from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.tree_rows import find_wrong_items, loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
 from packer_cli.remote.names import path_from
-from packer_cli.shards.plan_file import parse_plan_header
+from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.show.decode import CONTEXT, Run
-from packer_cli.tokens.index import INDEX_NAME, parse_index
+from packer_cli.tokens.index import read_index
 
 Origin = tuple[str | None, int | None]
 """The file and line of a sample; None where the set does not keep its token store."""
@@ -219,9 +220,8 @@ def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[Origin]
     Price: the line column of the parts that hold them, 8 bytes a sample.
     """
     try:
-        with files.open(PLAN_NAME) as reader:
-            header = parse_plan_header(reader.schema)
-        index = parse_index(path_from(files.root, f"{header.store}/{INDEX_NAME}").read_bytes())
+        header = read_plan_header(files.root / PLAN_NAME)
+        index = read_index(path_from(files.root, header.store))
         if index.fingerprint != header.store_fingerprint:
             return [(None, None)] * len(samples)
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
@@ -240,7 +240,9 @@ def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[Origin]
 
 
 def _lines(files: SetFolder, path: str) -> NDArray[np.int64]:
-    with files.open(path, ["line"]) as reader:
+    with files.source(path) as source:
+        number = pa.ipc.open_file(source).schema.get_field_index("line")
+        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[number]))
         return np.array(to_numpy(reader.read_all().column("line").combine_chunks()))
 
 

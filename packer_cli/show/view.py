@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from packer_cli.config.models import ShowConfig
 from packer_cli.errors import ConfigError
@@ -88,16 +89,14 @@ def packs_of_sample(files: SetFolder, manifest: Manifest, sample: int) -> list[i
         ConfigError: none does.
         FormatError: `plan.arrow`, which tells, is missing or damaged.
     """
-    wanted = ["piece_sample", "pack_offsets", "pack_pieces"]
-    with files.open(PLAN_NAME, wanted, xxh3=manifest.plan.xxh3) as reader:
-        batch = reader.get_batch(0)
+    with files.reading(PLAN_NAME):
+        batch = pa.ipc.open_file(files.read(PLAN_NAME, manifest.plan.xxh3)).get_batch(0)
         samples, offsets, pieces = (
             to_numpy(batch.column(name).values) for name in ("piece_sample", "pack_offsets", "pack_pieces")
         )
         places = np.flatnonzero(np.isin(pieces, np.flatnonzero(samples == sample)))
         packs: list[int] = np.unique(np.searchsorted(offsets, places, side="right") - 1).tolist()
         last = int(samples.max(initial=-1))
-        del batch, samples, offsets, pieces
     if not packs:
         raise ConfigError(
             f"--sample {sample} is in no pack; sample ids are the row numbers of the token store, here 0 to {last}, "

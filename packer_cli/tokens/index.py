@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -212,35 +211,20 @@ def read_index(folder: Path) -> StoreIndex:
     path = folder / INDEX_NAME
     try:
         data = path.read_bytes()
-        _check_version(path, data)
-        return parse_index(data)
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
-    except (OSError, ValueError) as error:
-        require_damage(error)
-        raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
-
-
-def _check_version(path: Path, data: bytes) -> None:
-    """Check the version first, since another version has other fields."""
-    with suppress(ValueError):
         values = json.loads(data)
-        found = (values.get("format"), values.get("format_version")) if isinstance(values, dict) else (None, None)
+        found = values.get("format"), values.get("format_version")
+        # First, since another version has other fields.
         if None not in found and found != (STORE_FORMAT, STORE_VERSION):
             raise VersionError(
                 f"{str(path)!r} has format {found[0]} version {found[1]}; hbpack {__version__} reads {STORE_FORMAT} "
                 f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
             )
-
-
-def parse_index(data: bytes) -> StoreIndex:
-    """Parse the bytes of `tokens.json`. Raises ValueError if they are damaged."""
-    index = read_record(StoreIndex, json.loads(check_json(data)))
-    for part in index.parts:
-        for name in ("num_samples", "num_rejected"):
-            if sum(getattr(file, name) for file in part.files) != getattr(part, name):
-                raise ValueError(f"{name} of {part.path} is not the sum of its files")
-    return index
+        return read_record(StoreIndex, json.loads(check_json(data)))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
+    except (OSError, ValueError, AttributeError) as error:
+        require_damage(error)
+        raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
 
 
 def write_index(folder: Path, index: StoreIndex) -> None:
