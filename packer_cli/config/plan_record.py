@@ -10,7 +10,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from packer_cli.config.fields import AutoGroupsConfig, default_of
 from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.errors import ConfigError
-from packer_cli.format.planned import SetsAside
+from packer_cli.format.tokens import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
+from packer_cli.format.arrays import Row
 from packer_cli.format.loss_spans import WEIGHTS
-from packer_cli.format.shards import Row, row_of
+from packer_cli.format.shards import row_of
 
 _COLUMNS = {
     "cu_seqlens": "ndarray:int32",

@@ -18,8 +18,7 @@ from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.export.packed import MASK
 from packer_cli.format.arrays import columns_of, to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
-from packer_cli.format.marks import row_checksums
-from packer_cli.format.schema import RowColumns, list_of
+from packer_cli.format.schema import RowColumns, list_of, row_checksums
 
 _ROWS_PER_GROUP = 1024
 

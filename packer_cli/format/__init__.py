@@ -3,14 +3,12 @@
 ::
 
     constants.py  names and versions
-    schema.py     the columns of shards and rank manifests, names of files and folders
+    schema.py     the columns of shards and rank manifests, names of files and folders; which set a file is of
     loss_spans.py  which tokens carry a loss
     checksums.py  of files and of JSON; names that stay in a set's folder
     folder.py     the files of a set, here or behind a URL
     shards.py     reads the rows and the record batches of a shard
-    marks.py      which set a file is of, and a checksum a row
     manifest.py   hbpack.json: its records, reading and writing it
-    planned.py    what readers ask of the options of its plan
     metrics.py    the figures of a plan and how automatic groups were chosen, in its file and in hbpack.json
     records.py    JSON to frozen dataclasses, strictly
     epochs.py     the order of epochs that were not written; the loader's state

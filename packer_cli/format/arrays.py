@@ -26,6 +26,8 @@ def to_arrow(values: NDArray[Any] | Lists) -> pa.Array:
 
 Columns = dict[str, Any]
 """The columns of a record batch by their names: numbers [r], or `Lists`, with offsets of int32."""
+Row = dict[str, Any]
+"""The values of a row by the names of its columns: numbers, and arrays of lists."""
 
 
 def columns_of(batch: pa.RecordBatch) -> Columns:

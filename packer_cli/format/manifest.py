@@ -16,10 +16,9 @@ from packer_cli.format.checksums import check_json, describe_signature, sign_jso
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
-from packer_cli.format.planned import PlanOptions
 from packer_cli.format.records import json_values, read_record, sort_keys
 from packer_cli.format.schema import RowColumns, index_schema, token_type
-from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
+from packer_cli.format.tokens import PlanOptions, SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.version import __version__
 
 

@@ -20,8 +20,7 @@ from packer_cli.format.entries import EpochInfo
 from packer_cli.format.epochs import repeat_iterations
 from packer_cli.format.folder import SetFolder
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.marks import find_foreign
-from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, iterations_path
+from packer_cli.format.schema import RANK_SCHEMA, find_foreign, iteration_schema, iterations_path
 
 Columns = dict[str, NDArray[Any]]
 """Name -> numbers, one an iteration or a micro-batch."""

@@ -17,19 +17,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import Columns, dtype_of, items_of
+from packer_cli.format.arrays import Columns, Row, dtype_of, items_of
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.ipc import END_BYTES, find_blocks, first_buffers, footer_size, read_metadata
-from packer_cli.format.marks import CHECKSUM, row_checksum
 from packer_cli.format.ragged import Lists
-from packer_cli.format.schema import TOKEN_COLUMNS
+from packer_cli.format.schema import CHECKSUM, TOKEN_COLUMNS, row_checksum
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import Trees
 
 BATCHES_KEPT = 64
-
-Row = dict[str, Any]
-"""The values of a row by the names of its columns: numbers, and arrays of lists."""
 
 
 def _nothing(dtype: Any = np.int32, size: int = 0) -> NDArray[Any]:

@@ -1,9 +1,12 @@
-"""Records of `tokens.json` and `hbpack.json` alike: the inputs, the tokenizer and the options."""
+"""Records of `tokens.json`, `hbpack.json` and plans: the inputs, the tokenizer and the options."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from packer_cli.format.constants import VALIDATION, Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +74,36 @@ class SampleOptions:
     share_prefixes: bool = True
     date: str | None = None
     """Date that the chat template writes as today's; None: it writes none."""
+
+
+class SetsAside:
+    """The facts of validation that both a plan's file and `hbpack.json` know."""
+
+    if TYPE_CHECKING:  # Each has these fields in a place of its own.
+        validation: str | None
+        is_validation: bool
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether there is a validation set beside it."""
+        return self.validation is not None and not self.is_validation
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Folders of the sets of this plan in the folder of the plan, which is the first set's."""
+        return ("", VALIDATION) if self.sets_aside else ("",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SetsAside):
+    """The options of a plan that readers of the set ask for."""
+
+    strategy: str = ""
+    packing: str = ""
+    overflow: str = ""
+    global_tokens: int | None = None
+    mask: Mask = "document"
+    validation: str | None = None
+    is_validation: bool = False
+    gpu_model: Mapping[str, object] | None = None
+    """The model of GPUs by which the seconds of the plan's steps were predicted."""

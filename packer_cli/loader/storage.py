@@ -32,8 +32,8 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo, ShardInfo
 from packer_cli.format.folder import SetFolder
 from packer_cli.format.manifest import Manifest, parse_manifest
-from packer_cli.format.marks import find_foreign
 from packer_cli.format.ranks import RankRow, RankRows
+from packer_cli.format.schema import find_foreign
 from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader.batch import NO_PACK

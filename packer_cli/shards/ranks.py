@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import dtype_of, to_arrow
-from packer_cli.format.marks import identify
-from packer_cli.format.schema import RANK_SCHEMA, iteration_schema, iterations_path, ranks_path
+from packer_cli.format.schema import RANK_SCHEMA, identify, iteration_schema, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import FILLER, Int64Array, ItemPieces, PieceLoss, Plan, Schedule
 

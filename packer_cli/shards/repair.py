@@ -20,8 +20,7 @@ from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import FileInfo, Generation
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.marks import find_foreign
-from packer_cli.format.schema import iterations_path
+from packer_cli.format.schema import find_foreign, iterations_path
 from packer_cli.plan.core.types import Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.remote.names import path_from

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.format.arrays import Columns, columns_of, to_arrow
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
-from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
-from packer_cli.format.schema import index_schema, shard_path
+from packer_cli.format.schema import CHECKSUM, identify, index_schema, row_checksums, shard_path
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, ItemPieces, PieceLoss, Pieces, Plan
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header

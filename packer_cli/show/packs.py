@@ -12,9 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError, HbpackError
-from packer_cli.format.arrays import to_numpy
+from packer_cli.format.arrays import Row, to_numpy
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.folder import SetFolder
+from packer_cli.format.items import find_wrong_items, loss_by_token, trees_of
 from packer_cli.format.layout import Layout
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row, spans_to_weights
 from packer_cli.format.manifest import Manifest
@@ -23,9 +24,8 @@ from packer_cli.format.ranks import locate_packs
 from packer_cli.format.records import Hidden
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.sharding import PLANNED, Sharding
-from packer_cli.format.shards import Row, ShardFile
+from packer_cli.format.shards import ShardFile
 from packer_cli.format.token_parts import TokenParts
-from packer_cli.format.tree_rows import find_wrong_items, loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import read_plan_header
@@ -293,7 +293,7 @@ def source_name(names: Sequence[str], source: int) -> str:
 
 
 def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[ItemRecord, ...]:
-    """Read the items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `tree_rows`. O(K).
+    """Read the items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `format.items`. O(K).
 
     Args:
         names: of the inputs.

@@ -2,21 +2,26 @@
 
 Names and sizes of all files, the *listing*, decide which files are cut together; only such files are then read to cut.
 So a part depends on the listing and on its own files, and one part can be made without a look into the others' files.
+
+A record's key combines, in one integer, the number of its slice in the part and its line in the file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packer_cli.corpus.discover import slice_corpus
-from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.corpus.read import SliceReader
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, DocumentBatch, Reject
 from packer_cli.corpus.versions import content_of, require_unchanged
 from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import Died
 from packer_cli.remote.system import is_url
-from packer_cli.tokens.slices import read_all
 
 COLUMNAR = ("parquet", "arrow", "datasets")
 """Formats that pyarrow reads. A damaged file may crash the process, or be read without an error."""
@@ -175,3 +180,40 @@ def without_crashes(slices: Sequence[CorpusSlice], engine: Engine) -> tuple[Corp
             )
             marked[number] = slices[number]._replace(unreadable=reason)
     return tuple(marked)
+
+
+LINE_BITS = 44
+_LINE = (1 << LINE_BITS) - 1
+
+
+def read_slices(reader: SliceReader, slices: Sequence[CorpusSlice]) -> Iterator[DocumentBatch]:
+    """Yield the records of the slices, in order; `line` is a record's key. The first slice's keys are its lines."""
+    for number, slice_ in enumerate(slices):
+        yield from reader.read(slice_, base=number << LINE_BITS)
+
+
+def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the line (int64[n]) of each record in its file."""
+    return keys & _LINE
+
+
+def describe_line(key: int, slices: Sequence[CorpusSlice]) -> str:
+    """Write the file and line of a record, for people."""
+    return f"{slices[key >> LINE_BITS].file.path}, line {key & _LINE}"
+
+
+def count_by_slice(keys: NDArray[np.int64], num_slices: int) -> NDArray[np.int64]:
+    """Count the records from each slice, int64[s]."""
+    return np.bincount(keys >> LINE_BITS, minlength=num_slices)
+
+
+def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
+    """Sort rejects by slice and line, and turn their keys back into lines."""
+    ordered = sorted(rejects, key=lambda reject: reject.line)
+    return [reject._replace(line=reject.line & _LINE) for reject in ordered]
+
+
+def read_all(slice_: CorpusSlice) -> None:
+    """Read a slice and discard it, to see whether reading it crashes."""
+    for _ in SliceReader().read(slice_):
+        pass

@@ -23,6 +23,7 @@ from packer_cli.files import fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
+from packer_cli.tokens.cutting import count_by_slice, describe_line, read_slices
 from packer_cli.tokens.index import WORK, PartFile, PartInfo
 from packer_cli.tokens.rejects import RejectsWriter
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
@@ -130,7 +131,6 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
     If the fast backend and the reference disagree, the reference encodes the whole part again.
     """
     from packer_cli.tokens.encode.backends import BackendMismatch
-    from packer_cli.tokens.slices import describe_line
 
     if multiprocessing.parent_process() is not None:
         # The workers share the cores already.
@@ -215,7 +215,6 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumns) -> PartInfo:
     from packer_cli.tokens.encode.items import EQUAL, num_equal_pairs
-    from packer_cli.tokens.slices import count_by_slice, read_slices
     from packer_cli.tokens.without_loss import drop_without_loss
 
     reader = _reader(task)

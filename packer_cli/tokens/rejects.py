@@ -14,8 +14,8 @@ from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
 from packer_cli.format.checksums import find_damage
+from packer_cli.tokens.cutting import LINE_BITS, count_by_slice, with_lines
 from packer_cli.tokens.index import INDEX_NAME, remedy
-from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
 
 
 def rejects_name(name: str) -> str:
@@ -42,7 +42,7 @@ class RejectsWriter(ExitStack):
         self._file: HashingFile | None = None
 
     def write(self, rejects: Sequence[Reject]) -> None:
-        """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.slices`."""
+        """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.cutting`."""
         if not rejects:
             return
         if self._file is None:

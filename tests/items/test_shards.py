@@ -14,9 +14,9 @@ import pytest
 
 from packer_cli.export.push import card_of
 from packer_cli.format.arrays import columns_of
+from packer_cli.format.items import find_wrong_items
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import row_of
-from packer_cli.format.tree_rows import find_wrong_items
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan
 from tests.items.conftest import hbpack

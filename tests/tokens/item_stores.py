@@ -73,7 +73,7 @@ def make_item_store(
                 with atomic_file(folder / name) as file:
                     writer = PartWriter(file, token_type(vocab_size), columns)
                     line = 1
-                    with mock.patch("packer_cli.tokens.item_columns.SHARE_FROM", share_from):
+                    with mock.patch("packer_cli.tokens.writer.SHARE_FROM", share_from):
                         for batch in batches:
                             if batch:
                                 writer.write(*batch_of(batch, line))

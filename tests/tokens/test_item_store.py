@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import FormatError
 from packer_cli.format.constants import REFERENCE_VALUES
+from packer_cli.format.items import trees_of
 from packer_cli.format.schema import ITEM_VALUES, RowColumns
 from packer_cli.format.shards import row_of
-from packer_cli.format.tree_rows import trees_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, SAMPLE, TURNS, Trees, find_wrong_tree
 from packer_cli.plan.core.types import ItemPieces, PieceTrees
 from packer_cli.remote.path import RemotePath

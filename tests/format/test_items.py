@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from packer_cli.format.tree_rows import find_wrong_items, loss_by_token, trees_of
+from packer_cli.format.items import find_wrong_items, loss_by_token, trees_of
 from packer_cli.format.trees import GROUP, PAIR, TURNS
 from tests.trees import Branch, Item, row_of, rows
 
