@@ -40,8 +40,7 @@ from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_comma
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
-from packer_cli.tokens.item_store import open_store
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import TokenStore, open_store
 
 APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end, from which a run goes on after a kill."""

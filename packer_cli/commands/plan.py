@@ -54,9 +54,8 @@ from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.startup import skip_extensions
 from packer_cli.tokens.index import TOKENS, read_index
-from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.samples import StoreSamples
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import TokenStore, open_store
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import StorePlanOptions

@@ -28,7 +28,6 @@ from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
-from packer_cli.tokens.item_store import ItemStore
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
@@ -278,7 +277,7 @@ def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
 
 def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     """Write a note for people on the pairs that lose a reference model's log-probabilities, since they are cut off."""
-    if not isinstance(pieces, ItemPieces) or not isinstance(store, ItemStore):
+    if not isinstance(pieces, ItemPieces):
         return []
     cut = np.unique(pieces.sample[pieces.trees.depth < WHOLE])
     num_lost = int(store.have_reference(cut).sum())

@@ -26,8 +26,8 @@ from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.tokens.index import INDEX_NAME, TOKENS
-from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.samples import StoreSamples
+from packer_cli.tokens.store import open_store
 
 NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
 

@@ -245,8 +245,8 @@ class _Set(Output[Manifest]):
         named = with_names(manifest, index)
         if why is not None:
             from packer_cli.commands.plan_store import left_out  # These load numba, which nothing else here needs.
-            from packer_cli.tokens.item_store import open_store
             from packer_cli.tokens.samples import StoreSamples
+            from packer_cli.tokens.store import open_store
 
             of_store = StoreSamples(open_store(store, index))
             if write_rejected(folder, partial(left_out, self._header.config, of_store)):

@@ -29,8 +29,7 @@ from packer_cli.format.schema import TOKEN_COLUMNS, RowColumns
 from packer_cli.format.shards import ShardFile
 from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.local import local_file, map_file
-from packer_cli.tokens.item_store import open_store
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import TokenStore, open_store
 
 Int64Array = NDArray[np.int64]
 

@@ -34,8 +34,7 @@ from packer_cli.remote.local import map_file
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.tokens.index import PartFile, StoreIndex
-from packer_cli.tokens.item_store import open_store
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import TokenStore, open_store
 
 _REMEDY = "put it back as it was, or run hbpack pack again"
 

@@ -28,7 +28,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header,
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.index import INDEX_NAME
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 
 _ROW_BYTES = 30
 

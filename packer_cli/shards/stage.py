@@ -38,7 +38,7 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter, lay_out
 from packer_cli.tokens.index import read_index
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 from packer_cli.version import __version__
 
 BYTES_VERSION = 3

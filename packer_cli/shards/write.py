@@ -23,8 +23,7 @@ from packer_cli.format.schema import CHECKSUM, identify, index_schema, row_check
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, ItemPieces, PieceLoss, Pieces, Plan
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
-from packer_cli.tokens.item_store import open_store
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import TokenStore, open_store
 
 _TOKENS_PER_GATHER = 2**20
 

@@ -293,7 +293,7 @@ def source_name(names: Sequence[str], source: int) -> str:
 
 
 def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[ItemRecord, ...]:
-    """Read the items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules of `format.items`. O(K).
+    """Read the items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules. O(K).
 
     Args:
         names: of the inputs.

@@ -17,7 +17,6 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_items, hash_rows
 from packer_cli.tokens.index import StoreIndex
-from packer_cli.tokens.item_store import ItemStore
 from packer_cli.tokens.store import TokenStore
 
 
@@ -32,7 +31,7 @@ class StoreSamples:
         """All samples."""
         store, weights = self.store, tuple(source.share for source in self.store.index.sources)
         samples = Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
-        if not isinstance(store, ItemStore):
+        if not store.index.columns.of_items:
             return samples
         from packer_cli.plan.core.items import ItemSamples  # Flat samples need not wait for kernels of items.
 

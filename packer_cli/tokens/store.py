@@ -3,15 +3,19 @@
 A sample's id is its row number over all parts in order. The parts are memory-mapped: opening the store reads only
 lengths, and gathering a pack copies only its tokens. Of a remote store, ranges are read (`ranges.py`), until
 `fetch_parts` fetches whole parts, which are memory-mapped from then on.
+
+A row of a store of items is an item; a sample of a part without items is one of one branch. All parts of such a store
+are fetched when it is opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +23,19 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns, columns_of
-from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
+from packer_cli.format.constants import REFERENCE_VALUES
+from packer_cli.format.items import BRANCH_LISTS, items_of_samples, trees_of_rows, unique_tokens
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.ragged import Lists, expand, offsets_of, owners
+from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.token_parts import Spans
-from packer_cli.plan.core.types import Pieces
+from packer_cli.format.trees import ItemTrees
+from packer_cli.plan.core.types import Int64Array, ItemPieces, Pieces
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.copying import Among, copy_spans
-from packer_cli.tokens.index import PartInfo, StoreIndex, open_part
+from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
+from packer_cli.tokens.item_pieces import are_of, branch_spans, cut_items, item_trees, take_items
 from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
 
 _BATCHES_AT_ONCE = 64
@@ -35,18 +44,28 @@ _FETCHES = 8
 """Parts that are fetched at a time."""
 
 
-class TokenStore:
-    """A token store, opened for planning and gathering, see `packer_cli.tokens.item_store.open_store`."""
+def open_store(folder: Path, index: StoreIndex | None = None) -> TokenStore:
+    """Open the store in a folder.
 
-    reads_ranges: ClassVar[bool] = True
-    """Whether ranges of remote parts are read, until the parts are fetched."""
+    Args:
+        index: what `read_index` gave, if that was called.
+
+    Raises:
+        InputError: the folder holds no finished store.
+        FormatError: the store is damaged, or has another version.
+    """
+    return TokenStore(folder, index or read_index(folder))
+
+
+class TokenStore:
+    """A token store, opened for planning and gathering."""
 
     def __init__(self, folder: Path, index: StoreIndex) -> None:
         self.folder = folder
         self.index = index
         self._token: np.dtype[Any] = np.dtype(str(index.token_type))
         self._ranged = None
-        if isinstance(folder, RemotePath) and self.reads_ranges:
+        if isinstance(folder, RemotePath) and not index.columns.of_items:
             self._ranged = RangedParts(folder, index.parts, index.token_type)
         self._batches: list[Columns | None]
         """Columns of record batches; None for one that is remote, of which ranges are read."""
@@ -113,6 +132,16 @@ class TokenStore:
                 for line, file in zip(lines, self._file_of(own).tolist(), strict=True):
                     yield self._files[file].path, line
 
+    def trees(self) -> ItemTrees:
+        """Return the trees of all items. O(segments + branches)."""
+        return item_trees(self._rows)
+
+    def have_reference(self, sample: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Whether each of these items (bool[m]) brought a reference model's log-probabilities."""
+        items = self._take(*self._find(sample))
+        has: list[NDArray[np.bool_]] = [~np.isnan(items[name]) for name in REFERENCE_VALUES]
+        return has[0] | has[1]
+
     def loss_of(self, pieces: Pieces, *, is_weighted: bool) -> NDArray[np.float64]:
         """Count the loss tokens (float64[m]) of pieces, but for the first token of each branch. O(samples' spans).
 
@@ -127,7 +156,9 @@ class TokenStore:
         return np.bincount(spans.piece, weights=tokens, minlength=len(pieces)).astype(np.float64)
 
     def gather(self, pieces: Pieces, offsets: Int64Array) -> Columns:
-        """Gather the columns of rows of pieces that the store holds, as shards have them. O(tokens).
+        """Gather the columns of rows of pieces that the store holds, as shards have them.
+
+        O(tokens + segments and branches of the items).
 
         No token carries a loss that is the first of a piece, or of a branch.
 
@@ -137,6 +168,8 @@ class TokenStore:
         Raises:
             FormatError: a piece is not as long as its sample allows, so the store is not the planned one.
         """
+        if isinstance(pieces, ItemPieces):
+            return self._gather_items(pieces, offsets)
         batch, row = self._find(pieces.sample)
         among, of_each = Among(batch), self._arrays("input_ids", "offsets")
         first, stop = (among.take(of_each, row + k) for k in (0, 1))
@@ -151,6 +184,35 @@ class TokenStore:
             "input_ids": Lists(tokens, input_ids),
             STARTS: Lists(of_spans, (spans.starts + place).astype(np.int32)),
             STOPS: Lists(of_spans, (spans.stops + place).astype(np.int32)),
+        }
+        return columns if spans.weights is None else columns | {WEIGHTS: Lists(of_spans, spans.weights)}
+
+    def _gather_items(self, pieces: ItemPieces, offsets: Int64Array) -> Columns:
+        batch, row = self._find(pieces.sample)
+        items = self._take(batch, row)
+        if not are_of(items, pieces):
+            raise self._other_plan("an item is not as planned")
+        found, runs, sizes = cut_items(items, pieces)
+        if (unique_tokens(found) != pieces.length).any():
+            raise self._other_plan("an item is not as planned")
+        piece = owners(np.diff(runs.offsets))
+        begin = Among(batch).take(self._arrays("input_ids", "offsets"), row).astype(np.int64)[piece] + runs.values
+        input_ids, (spans, _) = self._ids_at(batch[piece], begin, sizes), branch_spans(items, pieces)
+        of_branches = found["branch_segments"].offsets
+        counts = np.bincount(spans.piece, minlength=int(of_branches[-1]))
+        found["branch_loss_spans"] = Lists(of_branches, counts.astype(np.int32))
+        trees, branches = trees_of_rows(found, offsets), of_branches[offsets]
+        starts, of_spans = trees["segment_starts"], offsets_of(counts)[branches]
+        numbers = self._branch_offsets[pieces.sample] + pieces.trees.first_branch - of_branches[:-1]
+        columns: Columns = {
+            **{name: Lists(branches, found[name].values) for name in BRANCH_LISTS},
+            **trees,
+            "input_ids": Lists(offsets_of(starts.values[starts.offsets[1:] - 1]), input_ids),
+            STARTS: Lists(of_spans, spans.starts.astype(np.int32)),
+            STOPS: Lists(of_spans, spans.stops.astype(np.int32)),
+            "sample_ids": Lists(branches, np.repeat(numbers, pieces.num_branches) + np.arange(of_branches[-1])),
+            "item_kinds": Lists(offsets, found["item_kind"]),
+            **{name: Lists(offsets, found[name]) for name in ITEM_VALUES},
         }
         return columns if spans.weights is None else columns | {WEIGHTS: Lists(of_spans, spans.weights)}
 
@@ -241,6 +303,9 @@ class TokenStore:
     def _loss_spans(self, pieces: Pieces) -> Spans:
         """Find the loss spans of pieces, without the first token of each branch."""
         batch, row = self._find(pieces.sample)
+        if isinstance(pieces, ItemPieces):
+            spans, piece = branch_spans(self._take(batch, row), pieces)
+            return spans._replace(piece=piece[spans.piece])
         return self._spans_of(pieces, Among(batch), batch, row)
 
     def _spans_of(self, pieces: Pieces, among: Among, batch: Int64Array, row: Int64Array) -> Spans:
@@ -275,12 +340,21 @@ class TokenStore:
             self._made_arrays[name, part] = [getattr(columns[name], part) for columns in self._rows]
         return self._made_arrays[name, part]
 
+    def _take(self, batch: Int64Array, row: Int64Array) -> Columns:
+        return take_items(self._rows, batch, row, is_weighted=self._is_weighted)
+
     def _as_rows(self, columns: Columns) -> Columns:
-        """Add weights to the columns of a record batch if any part of the store has some."""
-        if not self._is_weighted or WEIGHTS in columns:
-            return columns
-        starts = columns[STARTS]
-        return columns | {WEIGHTS: Lists(starts.offsets, np.broadcast_to(np.float32(1), len(starts.values)))}
+        """Add to the columns of a record batch the weights and items that other parts of the store have."""
+        if self._is_weighted and WEIGHTS not in columns:
+            starts = columns[STARTS]
+            columns = columns | {WEIGHTS: Lists(starts.offsets, np.broadcast_to(np.float32(1), len(starts.values)))}
+        return items_of_samples(columns) if self.index.columns.of_items and "item_kind" not in columns else columns
+
+    @cached_property
+    def _branch_offsets(self) -> Int64Array:
+        """int64[n+1]: the first branch of each item among those of the store."""
+        none = np.zeros(0, dtype=np.int64)
+        return offsets_of(np.concatenate([none, *(np.diff(each["branch_segments"].offsets) for each in self._rows)]))
 
 
 def _numbers(columns: Columns, name: str) -> NDArray[Any]:

@@ -33,9 +33,8 @@ from packer_cli.shards.repair import (
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.shards.write import PlannedPacks
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
-from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.rejects import rejects_name
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import TokenStore, open_store
 from packer_cli.verify.checks import check_epoch, check_shard, prove_pieces, prove_schedules
 
 

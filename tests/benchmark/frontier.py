@@ -19,7 +19,7 @@ from packer_cli.plan.core.metrics import measure_each
 from packer_cli.plan.core.randomness import measure_randomness
 from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 from tests.benchmark.plan import mix128k, short4k
 from tests.benchmark.report import seconds, table
 from tests.benchmark.rival import corpora

@@ -21,7 +21,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.files import temporary_file
 from packer_cli.tokens import part
 from packer_cli.tokens.encode.masks import Backends
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 from tests.benchmark.measure import ROOT, folder_bytes
 from tests.benchmark.pack import corpora
 from tests.benchmark.report import spread, table, versions

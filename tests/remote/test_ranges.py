@@ -20,8 +20,8 @@ from packer_cli.errors import FormatError
 from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, StoreIndex, read_index, write_index
-from packer_cli.tokens.item_store import open_store
 from packer_cli.tokens.ranges import join_spans
+from packer_cli.tokens.store import open_store
 from tests.cli_runner import Done
 from tests.remote.conftest import tree, upload
 from tests.s3_server import S3Server

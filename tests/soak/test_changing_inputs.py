@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.remote.path import RemotePath
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 from tests.cli_runner import HBPACK
 from tests.s3_server import s3_server
 

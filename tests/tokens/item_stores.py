@@ -16,8 +16,7 @@ from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.index import PartFile, PartInfo, StoreIndex, StoreSource, write_index
-from packer_cli.tokens.item_store import open_store
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import TokenStore, open_store
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
 
 

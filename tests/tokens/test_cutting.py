@@ -17,7 +17,7 @@ from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import InputError
 from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, cut_units, list_units
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 
 MIB = 1 << 20
 

@@ -28,7 +28,7 @@ from packer_cli.tokens.index import (
     read_index,
     write_index,
 )
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 from packer_cli.tokens.writer import PartWriter
 from packer_cli.version import __version__
 from tests.naive import loss_spans as naive

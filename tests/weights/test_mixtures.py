@@ -7,7 +7,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.shards.plan_file import read_plan
-from packer_cli.tokens.item_store import open_store
+from packer_cli.tokens.store import open_store
 from tests.cli_runner import run
 
 
