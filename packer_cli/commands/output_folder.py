@@ -34,10 +34,9 @@ from packer_cli.format.constants import (
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import path_from
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
-from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore, open_store

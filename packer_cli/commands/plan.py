@@ -49,8 +49,8 @@ from packer_cli.plan.core.types import PieceLoss, Pieces
 from packer_cli.plan.notes import overflow_notes, row_notes
 from packer_cli.plugins import OBJECT
 from packer_cli.remote.names import as_path, relative_path
+from packer_cli.shards.manifest import is_of_plan
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
-from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.startup import skip_extensions
 from packer_cli.tokens.index import TOKENS, read_index

@@ -39,7 +39,6 @@ from packer_cli.remote.names import as_path
 from packer_cli.shards.manifest import file_info, read_manifest, shared_replicas, write_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
-from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.sizes import counted
 
 REBALANCE_VERSION = 1

@@ -23,9 +23,8 @@ from packer_cli.export import listing as export_listing
 from packer_cli.folders import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
-from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader
-from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.choices import not_read
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, read_index

@@ -33,10 +33,9 @@ from packer_cli.folders import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.manifest import file_info, with_names, write_manifest
+from packer_cli.shards.manifest import SetWriter, file_info, is_of_plan, set_fingerprint, with_names, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files, write_command
-from packer_cli.shards.stage import SetWriter, is_of_plan, set_fingerprint
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.index import TOKENS, find_damaged_parts, read_index
 

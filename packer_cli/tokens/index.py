@@ -17,13 +17,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.arrays import columns_of
-from packer_cli.format.checksums import (
-    check_json,
-    describe_signature,
-    find_damage,
-    require_damage,
-    sign_text,
-)
+from packer_cli.format.checksums import check_json, describe_signature, find_damage, require_damage, sign_text
 from packer_cli.format.entries import RelativePath
 from packer_cli.format.items import find_wrong_item
 from packer_cli.format.loss_spans import find_wrong_spans

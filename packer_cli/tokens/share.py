@@ -17,12 +17,7 @@ from packer_cli.errors import InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import (
-    STORE_VERSION,
-    StoreIndex,
-    StoreSource,
-    store_fingerprint,
-)
+from packer_cli.tokens.index import STORE_VERSION, StoreIndex, StoreSource, store_fingerprint
 from packer_cli.tokens.part import PartTask
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint

@@ -17,7 +17,7 @@ from packer_cli.format.records import in_json
 from packer_cli.plan.core.types import ItemPieces, PieceLoss, Plan
 from packer_cli.remote.names import path_from, paths_below
 from packer_cli.remote.path import RemotePath, is_remote
-from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.repair import (
@@ -30,7 +30,6 @@ from packer_cli.shards.repair import (
     what_writes_shards,
     write_command,
 )
-from packer_cli.shards.stage import is_of_plan
 from packer_cli.shards.write import PlannedPacks
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.rejects import rejects_name
