@@ -24,12 +24,12 @@ _SIGNATURE = 32
 _BEFORE, _AFTER = b'"xxh3": "', b'"\n}\n'
 
 
-def file_checksum(path: str | Path, offset: int = 0, num_bytes: int | None = None) -> str:
+def file_checksum(path: Path, offset: int = 0, num_bytes: int | None = None) -> str:
     """Compute xxh3-128 (hex) of a file, or of `num_bytes` of it from `offset` on; read it once, at 2 to 10 GB/s."""
     digest = xxhash.xxh3_128()
     left = sys.maxsize if num_bytes is None else num_bytes
     buffer = memoryview(bytearray(_BLOCK))
-    with Path(path).open("rb", buffering=0) if isinstance(path, str) else path.open("rb", buffering=0) as file:
+    with path.open("rb", buffering=0) as file:
         file.seek(offset)
         while size := file.readinto(buffer[:left]):
             digest.update(buffer[:size])
@@ -54,7 +54,7 @@ def is_checksum(value: Any) -> bool:
     return isinstance(value, str) and _HEX.match(value) is not None
 
 
-def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str = "hbpack.json") -> str | None:
+def find_damage(path: Path, num_bytes: int | None, xxh3: str, index: str = "hbpack.json") -> str | None:
     """Name the fault of a file, in a few words; return None where it is as it was written. Price: reading it once.
 
     Args:
@@ -62,7 +62,7 @@ def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str =
         index: the file that tells these two.
     """
     try:
-        size = (Path(path) if isinstance(path, str) else path).stat().st_size
+        size = path.stat().st_size
         if num_bytes not in (None, size):
             return f"{size} bytes, {index} says {num_bytes}"
         found = file_checksum(path)
@@ -74,15 +74,11 @@ def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str =
     return None if found == xxh3 else f"its checksum is {found}, {index} says {xxh3}"
 
 
-def check_path(path: str) -> str:
-    """Return the path itself, where it names a file below a set's folder by plain names.
-
-    Raises:
-        ValueError: it is absolute, climbs with `..`, or is no plain path.
-    """
-    if not path or "\0" in path or "\\" in path or any(name in ("", ".", "..") for name in path.split("/")):
-        raise ValueError(f"{path!r} is not a path inside the set's folder")
-    return path
+def find_path_fault(path: str) -> str | None:
+    """Say what is wrong with a path that is to name a file below a set's folder by plain names: it is absolute, climbs
+    with `..`, or is no plain path."""
+    is_plain = path and "\0" not in path and "\\" not in path and not {"", ".", ".."} & {*path.split("/")}
+    return None if is_plain else "not a path inside the set's folder"
 
 
 def inside(folder: Path, path: str) -> Path:
@@ -91,7 +87,9 @@ def inside(folder: Path, path: str) -> Path:
     Raises:
         ValueError: its path, or a link on the way, leads out of the folder.
     """
-    file = folder / check_path(path)
+    why, file = find_path_fault(path), folder / path
+    if why is not None:
+        raise ValueError(f"{path!r} is {why}")
     if not isinstance(file, Path):
         return file  # Remote storage has no links.
     # Not Path.resolve, which raises RuntimeError for links in a circle before Python 3.13.

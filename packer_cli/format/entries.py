@@ -7,21 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.checksums import check_path, is_checksum
+from packer_cli.format.checksums import find_path_fault, is_checksum
 from packer_cli.format.layout import Layout
 from packer_cli.format.records import Rule
 from packer_cli.format.schema import iterations_path, ranks_path
 
-
-def _find_path_fault(path: str) -> str | None:
-    try:
-        check_path(path)
-    except ValueError:
-        return "not a path inside the set's folder"
-    return None
-
-
-RelativePath = Annotated[str, Rule(_find_path_fault)]
+RelativePath = Annotated[str, Rule(find_path_fault)]
 """Below the folder of the manifest."""
 Checksum = Annotated[
     str,

@@ -1,5 +1,5 @@
-"""`hbpack.json`: what it says of a set, reading it, and the write stage, which makes the set: a plan and its token store
-to shards, rank manifests and `hbpack.json`.
+"""`hbpack.json`: what it says of a set, reading it, and the write stage, which makes the set of a plan and its token
+store: shards, rank manifests and `hbpack.json`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.files import atomic_file
-from packer_cli.format.arrays import dtype_of, to_arrow
+from packer_cli.format.arrays import Columns, dtype_of, to_arrow
 from packer_cli.format.schema import RANK_SCHEMA, identify, iteration_schema, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import FILLER, Int64Array, ItemPieces, PieceLoss, Plan, Schedule
@@ -32,52 +32,38 @@ class EpochColumns:
         Args:
             schedule: one of the plan, or another of its packs on `plan.num_gpus`.
         """
-        self._schedule = schedule
-        begins = schedule.begins_replica
-        self._num_replicas = np.bincount(schedule.slot_iteration[begins], minlength=schedule.num_iterations)
-        first_replica = np.cumsum(self._num_replicas) - self._num_replicas
-        self._replica = np.cumsum(begins) - 1 - first_replica[schedule.slot_iteration]
+        begins, step = schedule.begins_replica, schedule.iteration_step
+        num_replicas = np.bincount(schedule.slot_iteration[begins], minlength=schedule.num_iterations)
+        first_replica = np.cumsum(num_replicas) - num_replicas
+        of_steps = _step_totals(plan, schedule, piece_loss)
+        self._of_iterations = {"step": step, "num_replicas": num_replicas}
+        self._of_iterations |= {name: values[step] for name, values in of_steps.items()}
+        if isinstance(plan.pieces, ItemPieces):
+            self._of_iterations["most_items"] = _most_items(plan, schedule)
+        self._of_slots = {
+            "iteration": schedule.slot_iteration,
+            "pack": schedule.slot_pack,
+            "group": schedule.slot_group,
+            "first_gpu": schedule.slot_first_gpu,
+            "dp_rank": np.cumsum(begins) - 1 - first_replica[schedule.slot_iteration],
+            "row_length": schedule.slot_row_length,
+        }
         self._slots = _slots_of_gpus(plan, schedule)
-        self._of_steps = _step_totals(plan, schedule, piece_loss)
-        if schedule.step_seconds is not None:
-            self._of_steps["step_seconds"] = schedule.step_seconds
-        self._of_iterations = {"most_items": _most_items(plan, schedule)}
-        names = {*self._of_steps, *self._of_iterations}
-        if not isinstance(plan.pieces, ItemPieces):
-            names -= {"most_items", "global_num_items"}
-        self.iteration_schema = iteration_schema(names)
         first = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
         self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
         """(first, last) of ranks that always read the same."""
 
-    def of_iterations(self) -> dict[str, NDArray[Any]]:
-        """Make the columns of `iterations.arrow`: name -> [i]."""
-        step = self._schedule.iteration_step
-        others = self._of_iterations | {name: values[step] for name, values in self._of_steps.items()}
-        return _typed({"step": step, "num_replicas": self._num_replicas, **others}, self.iteration_schema)
-
-    def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:
-        """Make the columns of a rank's manifest: name -> integers, one a micro-batch."""
-        schedule, slot = self._schedule, self._slots[rank]
-        columns: dict[str, NDArray[Any]] = {
-            "iteration": schedule.slot_iteration[slot],
-            "pack": schedule.slot_pack[slot],
-            "group": schedule.slot_group[slot],
-            "first_gpu": schedule.slot_first_gpu[slot],
-            "dp_rank": self._replica[slot],
-            "row_length": schedule.slot_row_length[slot],
-        }
-        return _typed(columns, RANK_SCHEMA)
-
-    def of_file(self, folder: str) -> dict[str, Callable[[], dict[str, NDArray[Any]]]]:
-        """List the functions that make the columns of each file of the epoch, by path.
+    def of_file(self, folder: str) -> dict[str, tuple[pa.Schema, Callable[[], Columns]]]:
+        """List the schema of each file of the epoch and the function that makes its columns, by path.
 
         Args:
             folder: of the epoch, in the set.
         """
-        files: dict[str, Callable[[], dict[str, NDArray[Any]]]] = {iterations_path(folder): self.of_iterations}
+        schema = iteration_schema(self._of_iterations)
+        files = {iterations_path(folder): (schema, partial(_typed, self._of_iterations, schema))}
         for first, last in self.ranks:
-            files[ranks_path(folder, first, last)] = partial(self.of_rank, first)
+            make = partial(_typed, self._of_slots, RANK_SCHEMA, self._slots[first])
+            files[ranks_path(folder, first, last)] = RANK_SCHEMA, make
         return files
 
 
@@ -92,16 +78,15 @@ def write_epoch(
         fingerprint: of the generation that they belong to.
         only: the files to write; None is all.
     """
-    files = {name: make for name, make in columns.of_file(path).items() if only is None or name in only}
+    files = {name: file for name, file in columns.of_file(path).items() if only is None or name in only}
 
     def write(name: str) -> str:
-        schema = identify(
-            columns.iteration_schema if name == iterations_path(path) else RANK_SCHEMA, fingerprint, name
-        )
+        own, make = files[name]
+        schema = identify(own, fingerprint, name)
         with making:
             content = pa.BufferOutputStream()
             with pa.ipc.new_file(content, schema) as writer:
-                arrays = [to_arrow(values) for values in files[name]().values()]
+                arrays = [to_arrow(values) for values in make().values()]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
         with atomic_file(folder / name) as file:
             file.write(content.getvalue())
@@ -126,8 +111,9 @@ def _slots_of_gpus(plan: Plan, schedule: Schedule) -> Sequence[Int64Array]:
     return np.split(slots[np.argsort(gpu, kind="stable")], ends[:-1])
 
 
-def _typed(columns: dict[str, NDArray[Any]], schema: pa.Schema) -> dict[str, NDArray[Any]]:
-    return {field.name: columns[field.name].astype(dtype_of(field.type)) for field in schema}
+def _typed(columns: Columns, schema: pa.Schema, rows: slice | Int64Array = slice(None)) -> Columns:
+    """Take these rows of the columns of a schema, by default all, in its types."""
+    return {field.name: columns[field.name][rows].astype(dtype_of(field.type)) for field in schema}
 
 
 def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[str, NDArray[Any]]:
@@ -138,11 +124,12 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[
     packs = plan.packs.offsets, plan.packs.pieces
     by_pack = {
         "global_num_packs": np.ones(len(plan.packs), dtype=np.int64),
-        "global_num_items": np.diff(plan.packs.offsets),
         "global_num_samples": plan.pieces.num_samples(plan.packs),
         "global_num_tokens": pack_sums(plan.pieces.length, *packs),
         "global_num_loss_tokens": pack_sums(piece_loss.tokens, *packs),
     }
+    if isinstance(plan.pieces, ItemPieces):
+        by_pack["global_num_items"] = np.diff(plan.packs.offsets)
     if piece_loss.weights is not None:
         weights = np.add.reduceat(piece_loss.weights[plan.packs.pieces], plan.packs.offsets[:-1])
         by_pack["global_loss_weight"] = weights
@@ -150,6 +137,8 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[
     for name, values in by_pack.items():
         totals[name] = np.zeros(schedule.num_steps, dtype=values.dtype)
         np.add.at(totals[name], step, values[pack])
+    if schedule.step_seconds is not None:
+        totals["step_seconds"] = schedule.step_seconds
     return totals
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ import pyarrow as pa
 from packer_cli.corpus.types import Source
 from packer_cli.engine.local import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
-from packer_cli.files import atomic_file, fingerprint
+from packer_cli.files import atomic_file
 from packer_cli.format.arrays import columns_of
 from packer_cli.format.checksums import check_json, describe_signature, find_damage, require_damage, sign_text
 from packer_cli.format.entries import RelativePath
@@ -191,13 +190,6 @@ class StoreIndex:
     def unused(self) -> Counter[str]:
         """Records that hold something which is not used, by what it is."""
         return sum((Counter(part.unused) for part in self.parts), Counter())
-
-
-def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[Share]) -> str:
-    """Compute `StoreIndex.fingerprint`, which covers all that a plan and its shards use; `weights` has one weight per
-    input."""
-    contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
-    return fingerprint(contents, list(weights))
 
 
 def read_index(folder: Path) -> StoreIndex:

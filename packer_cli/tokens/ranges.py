@@ -182,7 +182,7 @@ class RangedParts:
     def _read_tails(self, sizes: Sequence[int]) -> list[memoryview]:
         ends = [(part.path, part.num_bytes, size) for part, size in zip(self._parts, sizes, strict=True)]
         found = self._folder.read_ranges([(path, max(0, end - size), end) for path, end, size in ends])
-        return [*map(memoryview, found)]
+        return [memoryview(data) for data in found]
 
     @contextmanager
     def _naming(self, part: int) -> Iterator[None]:

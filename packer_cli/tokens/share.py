@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
@@ -15,36 +15,28 @@ from packer_cli.engine.array import ArrayShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
-from packer_cli.format.tokens import SampleOptions
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import STORE_VERSION, StoreIndex, StoreSource, store_fingerprint
+from packer_cli.tokens.index import STORE_VERSION, StoreIndex
 from packer_cli.tokens.part import PartTask
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 
 
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """The index's facts about the whole store."""
+def index_of(header: StoreIndex, parts: Iterable[FinishedPart]) -> StoreIndex:
+    """Make the index of these parts, in order; at least one.
 
-    tokenizer: str
-    """The tokenizer's name or path, given by the user."""
-    options: SampleOptions
-    library_versions: dict[str, str]
-    sources: tuple[StoreSource, ...]
-
-    def index(self, parts: Iterable[FinishedPart]) -> StoreIndex:
-        """Make the index of these parts, in order; at least one."""
-        parts = list(parts)
-        infos = tuple(part.facts.part for part in parts)
-        return StoreIndex(
-            fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
-            tokenizer=replace(parts[0].facts.tokenizer, name=self.tokenizer),
-            options=self.options,
-            library_versions=self.library_versions,
-            sources=self.sources,
-            parts=infos,
-        )
+    Args:
+        header: facts about the whole store, without parts; of the tokenizer, the name that the user gave.
+    """
+    facts = [part.facts for part in parts]
+    infos = tuple(each.part for each in facts)
+    contents = [[part.fingerprint, [file.source for file in part.files]] for part in infos]
+    return replace(
+        header,
+        fingerprint=fingerprint(contents, [source.share for source in header.sources]),
+        tokenizer=replace(facts[0].tokenizer, name=header.tokenizer.name),
+        parts=infos,
+    )
 
 
 def no_data(names: Sequence[str]) -> str:
@@ -58,7 +50,7 @@ def names_of(task: PartTask, sources: Sequence[Source]) -> list[tuple[str, int]]
     return [(sources[file.source_id].shown(file.path), file.source_id) for file in files]
 
 
-def agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
+def agreed(config: TokenizeConfig, header: StoreIndex, files: Sequence[CorpusFile]) -> dict[str, str]:
     """Fingerprint the things that all tasks of an array must agree on, by their names for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
     return {
@@ -72,7 +64,7 @@ def agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) 
 
 def vouches(
     index: StoreIndex | None,
-    header: Header,
+    header: StoreIndex,
     sources: Sequence[Source],
     files: Sequence[CorpusFile],
     tasks: Sequence[PartTask],
@@ -80,9 +72,7 @@ def vouches(
     """Whether a finished store was made from these inputs in this way, as far as a task of an array can tell."""
     if index is None:
         return False
-    given = [[replace(source, skipped=None) for source in each.sources] for each in (index, header)]
-    described = (index.tokenizer.name, index.options, index.library_versions, given[0])
-    if described != (header.tokenizer, header.options, header.library_versions, given[1]):
+    if _facts(index) != _facts(header):
         return False
     known = {(sources[file.source_id].shown(file.path), file.source_id) for file in files}
     if any((file.path, file.source) not in known for part in index.parts for file in part.files):
@@ -94,6 +84,11 @@ def vouches(
         and [(file.path, file.source) for file in info.files] == names_of(task, sources)
         for task in tasks
     )
+
+
+def _facts(index: StoreIndex) -> tuple[object, ...]:
+    sources = [replace(source, skipped=None) for source in index.sources]
+    return index.tokenizer.name, index.options, index.library_versions, sources
 
 
 Key = tuple[int, str]

@@ -48,9 +48,9 @@ from packer_cli.tokens.index import (
 from packer_cli.tokens.part import Description, PartFacts, PartTask, work
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.share import (
-    Header,
     agreed,
     check_rejected,
+    index_of,
     names_of,
     no_data,
     remove_stale,
@@ -178,11 +178,13 @@ class StoreOutput(Output[StoreIndex]):
             *discover(config.inputs, output=str(self.folder), allow_skipped=config.allow_skipped), lambda cuts: None
         )
         self._before = current_index(self.store)
-        self._header = Header(
-            tokenizer=config.tokenizer,
+        self._header = StoreIndex(
+            fingerprint="",
+            tokenizer=TokenizerInfo(name=config.tokenizer),
             options=sample_options(config),
             library_versions=library_versions(config.record_schema),
             sources=tuple(map(StoreSource.of, self._inputs.sources)),
+            parts=(),
         )
 
     def write_share(
@@ -231,7 +233,7 @@ class StoreOutput(Output[StoreIndex]):
         finished = _renamed(parts, tasks, sources)
         if not repairs:
             share.record(finished)
-        index = header.index(finished.values()) if finished else None
+        index = index_of(header, finished.values()) if finished else None
         return index, num_reused, before if repairs else None
 
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> StoreIndex:
@@ -248,7 +250,7 @@ class StoreOutput(Output[StoreIndex]):
             raise RunError(no_data([source.name for source in sources]))
         if isinstance(share, ArrayShare):
             require_one_version(share, parts, sources, files)
-        index = self._header.index(finished.values())
+        index = index_of(self._header, finished.values())
         check_rejected(sum(part.num_refused for part in index.parts), self._config.max_rejected, self.store)
         if index != self._before or not self.listing.exists():
             write_index(self.store, index)

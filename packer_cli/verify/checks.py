@@ -169,7 +169,7 @@ def check_epoch(
                     table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
             if columns and path not in expected:
                 raise ValueError("the plan has no such ranks")
-            planned = expected[path]() if columns else {}
+            planned = expected[path][1]() if columns else {}
             wrong = [name for name, values in planned.items() if not np.array_equal(values, table[name])]
             if wrong:
                 raise ValueError(f"its {', '.join(wrong)} are not the plan's")
