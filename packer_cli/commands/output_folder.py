@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,7 +20,7 @@ from typing import Literal, NamedTuple
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import say, warn
-from packer_cli.errors import FormatError, InputError, OutputError
+from packer_cli.errors import FormatError, InputError, OutputError, intact_or_none
 from packer_cli.files import atomic_file, holds, remove_folder
 from packer_cli.folders import TaskLock, entries_of, hold_folder
 from packer_cli.format.checksums import inside
@@ -148,10 +149,8 @@ def require_tokens(store: Path) -> None:
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:
     """Check the finished plan of a store, and return its header; None if missing, damaged or of another store."""
-    try:
-        read_plan(folder / PLAN_NAME, check=True)
-        header = read_plan_header(folder / PLAN_NAME)
-    except (InputError, FormatError):
+    header = current_header(folder)
+    if header is None or intact_or_none(partial(read_plan, check=True), folder / PLAN_NAME) is None:
         return None
     is_of_store = store_of(folder, header).resolve() == store.resolve()
     return header if is_of_store and (folder / REJECTED_NAME).exists() else None
@@ -178,16 +177,12 @@ def refuse_validation(folder: Path) -> None:
 
 def current_header(folder: Path) -> PlanHeader | None:
     """Read the header of the plan in a folder; return None if it is missing or damaged."""
-    with suppress(InputError, FormatError):
-        return read_plan_header(folder / PLAN_NAME)
-    return None
+    return intact_or_none(read_plan_header, folder / PLAN_NAME)
 
 
 def current_manifest(folder: Path) -> Manifest | None:
     """Read the manifest in a folder; return None if it is missing or damaged."""
-    with suppress(InputError, FormatError):
-        return read_manifest(folder)
-    return None
+    return intact_or_none(read_manifest, folder)
 
 
 def config_of_plan(folder: Path) -> PlannedConfig | None:

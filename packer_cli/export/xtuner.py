@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import NO_LOSS, PackedSet, all_text, labels_of
-from packer_cli.format.arrays import Lists, to_arrow, to_lists
+from packer_cli.format.arrays import Lists, to_arrow
 
 _PAD_FILE = "pad.jsonl"
 
@@ -105,5 +105,5 @@ def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:
 
 def _joined(offsets: Int64Array, values: NDArray[np.int32]) -> pa.Array:
     """Write the numbers of each list as text, separated by commas."""
-    numbers = to_lists(offsets, values).cast(pa.list_(pa.string()))
+    numbers = to_arrow(Lists(offsets, values)).cast(pa.list_(pa.string()))
     return pc.binary_join(numbers, ", ")

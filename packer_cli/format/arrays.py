@@ -19,7 +19,8 @@ def to_arrow(values: NDArray[Any] | Lists) -> pa.Array:
     [1, 2]
     """
     if isinstance(values, Lists):
-        return to_lists(*values)
+        items = to_arrow(values.values)
+        return pa.ListArray.from_arrays(to_arrow(values.offsets.astype(np.int32)), items, type=list_of(items.type))
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
@@ -39,6 +40,11 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
         else to_numpy(column)
         for name, column in columns.items()
     }
+
+
+def to_batch(columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
+    """Make a record batch of the columns that a schema names."""
+    return pa.record_batch([to_arrow(columns[name]) for name in schema.names], schema=schema)
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
@@ -66,9 +72,3 @@ def to_numpy(values: pa.Array) -> NDArray[Any]:
     if not len(values):
         return np.zeros(0, dtype=dtype)
     return np.frombuffer(values.buffers()[1], dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)
-
-
-def to_lists(offsets: NDArray[Any], values: NDArray[Any]) -> pa.ListArray:
-    """Cut `values` at `offsets` into lists (at most 2^31 values)."""
-    item = to_arrow(values)
-    return pa.ListArray.from_arrays(to_arrow(offsets.astype(np.int32)), item, type=list_of(item.type))

@@ -17,7 +17,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import FormatError, InputError, intact_or_none
 from packer_cli.files import atomic_file, fingerprint, remove_folder, remove_temporaries
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
@@ -95,7 +95,7 @@ def describe_groups(
         own = plan.packs.group == g
         files = [
             ShardInfo(
-                path=shard.path,
+                path=shard.name,
                 first_pack=shard.first_pack,
                 num_packs=shard.num_packs,
                 num_bytes=file.num_bytes,
@@ -103,7 +103,7 @@ def describe_groups(
             )
             for shard in shards
             if shard.group == g
-            for file in finished[shard.path].files
+            for file in finished[shard.name].files
         ]
         groups.append(
             GroupInfo(
@@ -300,9 +300,8 @@ def write_epochs(
 def listed_shards(folder: Path) -> dict[str, FinishedPart]:
     """List the shards that the manifest vouches for, by path. A run that replaces shards moves the manifest to the
     work folder."""
-    try:
-        manifest = read_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
-    except (InputError, FormatError):
+    manifest = intact_or_none(read_manifest, find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
+    if manifest is None:
         return {}
     files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.files import atomic_file
-from packer_cli.format.arrays import Columns, dtype_of, to_arrow
+from packer_cli.format.arrays import Columns, dtype_of, to_batch
 from packer_cli.format.schema import RANK_SCHEMA, identify, iteration_schema, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import FILLER, Int64Array, ItemPieces, PieceLoss, Plan, Schedule
@@ -60,6 +60,7 @@ class EpochColumns:
             folder: of the epoch, in the set.
         """
         schema = iteration_schema(self._of_iterations)
+        files: dict[str, tuple[pa.Schema, Callable[[], Columns]]]
         files = {iterations_path(folder): (schema, partial(_typed, self._of_iterations, schema))}
         for first, last in self.ranks:
             make = partial(_typed, self._of_slots, RANK_SCHEMA, self._slots[first])
@@ -86,8 +87,7 @@ def write_epoch(
         with making:
             content = pa.BufferOutputStream()
             with pa.ipc.new_file(content, schema) as writer:
-                arrays = [to_arrow(values) for values in make().values()]
-                writer.write_batch(pa.record_batch(arrays, schema=schema))
+                writer.write_batch(to_batch(make(), schema))
         with atomic_file(folder / name) as file:
             file.write(content.getvalue())
         return file.hexdigest()

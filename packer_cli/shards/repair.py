@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import FormatError, intact_or_none
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import FileInfo, Generation
@@ -43,11 +43,9 @@ def write_command(folder: Path) -> str:
 
 def what_writes_shards(folder: Path) -> str:
     """Write the command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
-    try:
-        store = path_from(folder, read_plan_header(folder / PLAN_NAME).store)
-    except (InputError, FormatError):
-        return PACK_AGAIN
-    return write_command(folder) if (store / INDEX_NAME).exists() else PACK_AGAIN
+    header = intact_or_none(read_plan_header, folder / PLAN_NAME)
+    has_store = header is not None and (path_from(folder, header.store) / INDEX_NAME).exists()
+    return write_command(folder) if has_store else PACK_AGAIN
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def repair(
     plan, piece_loss = planned = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
         write_plan(folder / manifest.plan.path, plan, piece_loss, header)
-    tasks = [task for task in shard_tasks(manifest) if task.path in damaged]
+    tasks = [task for task in shard_tasks(manifest) if task.name in damaged]
     if tasks:
         writer = ShardWriter(
             folder,

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer_cli.engine.sink import Sink, Written, write_part
-from packer_cli.format.arrays import Columns, columns_of, to_arrow
+from packer_cli.format.arrays import Columns, columns_of, to_batch
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
 from packer_cli.format.schema import CHECKSUM, identify, index_schema, row_checksums, shard_path
@@ -31,17 +30,13 @@ _TOKENS_PER_GATHER = 2**20
 class ShardTask(NamedTuple):
     """One shard to make: a range of pack ids of one group."""
 
-    path: str
+    name: str
+    """The shard's path."""
     group: int
     first_pack: int
     num_packs: int
     fingerprint: str
     """The set's; with the shard's path it decides every byte."""
-
-    @property
-    def name(self) -> str:
-        """The shard's path."""
-        return self.path
 
 
 _BYTES_PER_PIECE = 36
@@ -210,8 +205,8 @@ class ShardWriter:
             if not self._has_fetched:
                 self._fetch()
                 self._has_fetched = True
-        schema = identify(self._schema, task.fingerprint, task.path)
-        with sink.file(task.path, sync_early=True) as file, arrow_file(file, schema) as writer:
+        schema = identify(self._schema, task.fingerprint, task.name)
+        with sink.file(task.name, sync_early=True) as file, arrow_file(file, schema) as writer:
             for blocks in one_ahead(self._blocks(task, schema)):
                 for block in blocks:
                     for row in range(0, len(block), PACKS_PER_BATCH):
@@ -253,14 +248,15 @@ def _open_writer(folder: Path, store: Path, plan_fingerprint: str, index_only: b
 
 def _batch(columns: Columns, begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
     """Take the rows begin .. end-1 of the columns."""
-    rows: list[NDArray[Any] | Lists] = []
-    for column in (columns[name] for name in schema.names):
+    rows: Columns = {}
+    for name in schema.names:
+        column = columns[name]
         if isinstance(column, Lists):
             offsets = column.offsets[begin : end + 1]
-            rows.append(Lists(offsets - offsets[0], column.values[offsets[0] : offsets[-1]]))
+            rows[name] = Lists(offsets - offsets[0], column.values[offsets[0] : offsets[-1]])
         else:
-            rows.append(column[begin:end])
-    return pa.record_batch([to_arrow(column) for column in rows], schema=schema)
+            rows[name] = column[begin:end]
+    return to_batch(rows, schema)
 
 
 Item = TypeVar("Item")

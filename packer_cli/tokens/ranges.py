@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from packer_cli.format.ragged import Lists
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, damaged_part
 
+T = TypeVar("T")
 _TAIL = 8 * 2**10
 """Bytes at the end of a part that are read first: its footer, if it has up to 250 record batches."""
 _BUFFERS = {
@@ -141,64 +141,60 @@ class RangedParts:
     def _find_batches(self) -> list[RangedBatch]:
         sizes = self._folder.find()
         for number, info in enumerate(self._parts):
-            found = sizes.get(info.path)
-            if found is None:
-                raise self._damaged(number, "it is missing")
-            if found != info.num_bytes:
-                raise self._damaged(number, f"it has {found} bytes instead of {info.num_bytes}")
-        blocks = [(part, *block) for part, of_part in enumerate(self._read_footers()) for block in of_part]
+            if (found := sizes.get(info.path)) != info.num_bytes:
+                why = "it is missing" if found is None else f"it has {found} bytes instead of {info.num_bytes}"
+                raise self._damaged(number, why)
+        tails = self._read_tails([_TAIL] * len(self._parts))
+        footers = [self._of(part, footer_size, tail) for part, tail in enumerate(tails)]
+        if max(footers, default=0) > _TAIL:
+            tails = self._read_tails(footers)
+        blocks = [
+            (part, *block)
+            for part, tail in enumerate(tails)
+            for block in self._of(part, self._find_blocks, part, tail)
+        ]
         metadata = self._folder.read_ranges(
             [(self._parts[part].path, offset, offset + size) for part, offset, size, _ in blocks]
         )
-        batches = []
-        for (part, offset, size, _), data in zip(blocks, metadata, strict=True):
-            with self._naming(part):
-                buffers = self._buffers[self._parts[part].columns]
-                num_rows, *starts = read_metadata(memoryview(data), 0, [*buffers.values()])
-                places = [offset + size + start for start in starts]
-                if num_rows < 0 or not 0 <= min(places) <= max(places) <= self._parts[part].num_bytes:
-                    raise ValueError("its record batches are wrong")
-            batches.append(RangedBatch(part, num_rows, dict(zip(buffers, places, strict=True))))
+        batches = [
+            self._of(part, self._find_buffers, part, offset + size, memoryview(data))
+            for (part, offset, size, _), data in zip(blocks, metadata, strict=True)
+        ]
         self._check_totals(batches, [batch.num_rows for batch in batches], "num_samples")
         return batches
-
-    def _read_footers(self) -> list[list[tuple[int, int, int]]]:
-        """Find the places of each part's record batches, see `find_blocks`."""
-        tails, sizes = self._read_tails([_TAIL] * len(self._parts)), []
-        for number, tail in enumerate(tails):
-            with self._naming(number):
-                sizes.append(footer_size(tail))
-        if max(sizes, default=0) > _TAIL:
-            tails = self._read_tails(sizes)
-        found = []
-        for number, tail in enumerate(tails):
-            with self._naming(number):
-                schema = self._schemas[self._parts[number].columns]
-                if pa.ipc.open_file(pa.py_buffer(tail)).schema != schema:
-                    raise ValueError("it has other columns")
-                found.append(find_blocks(tail))
-        return found
 
     def _read_tails(self, sizes: Sequence[int]) -> list[memoryview]:
         ends = [(part.path, part.num_bytes, size) for part, size in zip(self._parts, sizes, strict=True)]
         found = self._folder.read_ranges([(path, max(0, end - size), end) for path, end, size in ends])
         return [memoryview(data) for data in found]
 
-    @contextmanager
-    def _naming(self, part: int) -> Iterator[None]:
-        """Turn errors of damage into an error that names the part."""
+    def _find_blocks(self, part: int, tail: memoryview) -> list[tuple[int, int, int]]:
+        if pa.ipc.open_file(pa.py_buffer(tail)).schema != self._schemas[self._parts[part].columns]:
+            raise ValueError("it has other columns")
+        return find_blocks(tail)
+
+    def _find_buffers(self, part: int, body: int, metadata: memoryview) -> RangedBatch:
+        """Find the buffers of a record batch by its metadata and the place of its body."""
+        buffers = self._buffers[self._parts[part].columns]
+        num_rows, *starts = read_metadata(metadata, 0, [*buffers.values()])
+        places = [body + start for start in starts]
+        if num_rows < 0 or not 0 <= min(places) <= max(places) <= self._parts[part].num_bytes:
+            raise ValueError("its record batches are wrong")
+        return RangedBatch(part, num_rows, dict(zip(buffers, places, strict=True)))
+
+    def _of(self, part: int, read: Callable[..., T], *arguments: Any) -> T:
+        """Call what reads the bytes of a part, and turn errors of damage into one that names the part."""
         try:
-            yield
+            return read(*arguments)
         except (ValueError, IndexError, struct.error, pa.ArrowException) as error:
             raise self._damaged(part, str(error)) from None
 
     def _read(self, name: str, batches: Sequence[RangedBatch], counts: Sequence[int]) -> list[NDArray[Any]]:
         """Read so many values of a buffer of each record batch."""
         dtype = np.dtype(_BUFFERS[name][2])
-        places = [batch.places[name] for batch in batches]
         wanted = [
-            (self._parts[batch.part].path, place, place + count * dtype.itemsize)
-            for batch, place, count in zip(batches, places, counts, strict=True)
+            (self._parts[batch.part].path, batch.places[name], batch.places[name] + count * dtype.itemsize)
+            for batch, count in zip(batches, counts, strict=True)
         ]
         for batch, (_, _, stop) in zip(batches, wanted, strict=True):
             if stop > self._parts[batch.part].num_bytes:

@@ -26,7 +26,7 @@ from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import ConfigError, FormatError, InputError, RunError
+from packer_cli.errors import ConfigError, InputError, RunError, intact_or_none
 from packer_cli.files import fingerprint
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
@@ -383,7 +383,4 @@ def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequenc
 
 def current_index(folder: Path) -> StoreIndex | None:
     """Read the index, in place or, if a run that replaces parts did not end, in the work folder."""
-    try:
-        return read_index(find_listing(folder, WORK, INDEX_NAME).parent)
-    except (InputError, FormatError):
-        return None
+    return intact_or_none(read_index, find_listing(folder, WORK, INDEX_NAME).parent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import or_
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.types import TokenBatch
 from packer_cli.files import HashingFile
-from packer_cli.format.arrays import to_arrow, to_lists
+from packer_cli.format.arrays import Columns, to_batch
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, mask_to_spans
-from packer_cli.format.ragged import Lists
+from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.schema import ITEM_VALUES, RowColumns
 from packer_cli.format.trees import GROUP, KINDS, SAMPLE, SHARE_FROM
 from packer_cli.tokens.cutting import lines_of
@@ -95,27 +94,25 @@ class PartWriter:
         starts, stops, num_spans, weights = _loss_spans(samples)
         writer, schema = self._open(RowColumns(bool((weights != 1).any()), bool((items.kinds != SAMPLE).any())))
         span_ends = np.concatenate([[0], np.cumsum(num_spans)])
-        columns: dict[str, pa.Array] = {}
-        ids, lines = Lists(samples.offsets, samples.input_ids), samples.lines
+        columns: Columns = {"input_ids": Lists(samples.offsets, samples.input_ids)}
+        lines = samples.lines
         if self._columns.of_items:
-            ids, columns = item_columns(ids, items, num_spans, share_prefixes=self._shares)
+            columns = item_columns(columns["input_ids"], items, num_spans, share_prefixes=self._shares)
             span_ends, lines = span_ends[items.offsets], lines[items.offsets[:-1]]
             self._kinds += np.bincount(items.kinds, minlength=len(KINDS))
             self._num_branches += len(samples.lines)
             self._num_flat_tokens += len(samples.input_ids)
         num_loss_tokens = count_by_row(starts, stops, span_ends).astype(np.int32)
         columns |= {
-            "input_ids": to_lists(*ids),
-            STARTS: to_lists(span_ends, starts),
-            STOPS: to_lists(span_ends, stops),
-            "num_loss_tokens": to_arrow(num_loss_tokens),
-            "line": to_arrow(lines_of(lines)),
+            STARTS: Lists(span_ends, starts),
+            STOPS: Lists(span_ends, stops),
+            WEIGHTS: Lists(span_ends, weights),
+            "num_loss_tokens": num_loss_tokens,
+            "line": lines_of(lines),
         }
-        if self._columns.is_weighted:
-            columns[WEIGHTS] = to_lists(span_ends, weights)
-        writer.write_batch(pa.record_batch([columns[name] for name in schema.names], schema=schema))
+        writer.write_batch(to_batch(columns, schema))
         self.num_samples += len(lines)
-        self.num_tokens += len(ids.values)
+        self.num_tokens += len(columns["input_ids"].values)
         self.num_loss_tokens += int(num_loss_tokens.sum())
         if self._columns.is_weighted:
             sums = (stops - starts) * weights.astype(np.float64)
@@ -164,9 +161,7 @@ def join_items(each: Sequence[Items]) -> Items:
 
     One branch to which no value belongs is a sample, as of a conversation with one turn; a group stays one.
     """
-    ends = np.cumsum([0, *(len(items.roles) for items in each)])
-    starts = [items.offsets[:-1] + end for items, end in zip(each, ends.tolist(), strict=False)]
-    offsets = np.append(np.concatenate(starts), ends[-1])
+    offsets = offsets_of(np.concatenate([np.diff(items.offsets) for items in each]))
     kinds, roles, rewards = (
         np.concatenate([getattr(items, name) for items in each]) for name in ("kinds", "roles", "rewards")
     )
@@ -177,9 +172,7 @@ def join_items(each: Sequence[Items]) -> Items:
     return Items(offsets, kinds, roles, rewards, values)
 
 
-def item_columns(
-    branches: Lists, items: Items, num_spans: NDArray[np.int64], *, share_prefixes: bool
-) -> tuple[Lists, dict[str, pa.Array]]:
+def item_columns(branches: Lists, items: Items, num_spans: NDArray[np.int64], *, share_prefixes: bool) -> Columns:
     """Make the unique tokens of items, a list of each, and the columns that only parts with trees have. O(tokens).
 
     Args:
@@ -189,7 +182,8 @@ def item_columns(
     from packer_cli.tokens.prefix_trees import NOTHING_SHARED, make_trees
 
     input_ids, trees = make_trees(branches, items.offsets, SHARE_FROM if share_prefixes else NOTHING_SHARED)
-    columns: dict[str, NDArray[Any] | Lists] = {
+    return {
+        "input_ids": input_ids,
         **trees,
         "branch_roles": Lists(items.offsets, items.roles),
         "branch_loss_spans": Lists(items.offsets, num_spans.astype(np.int32)),
@@ -197,4 +191,3 @@ def item_columns(
         "item_kind": items.kinds,
         **items.values,
     }
-    return input_ids, {name: to_arrow(values) for name, values in columns.items()}

@@ -49,7 +49,7 @@ def check_shard(folder: Path, shard: ShardTask, packs: PlannedPacks, schema: pa.
         schema: the columns of shards.
     """
     try:
-        with open_source(folder / shard.path, goes_forward=True) as source:
+        with open_source(folder / shard.name, goes_forward=True) as source:
             file = ShardFile(source, schema)
             for number in range(file.num_batches):
                 first = shard.first_pack + number * PACKS_PER_BATCH

@@ -246,17 +246,17 @@ class Verifier:
                 self.report.add(found, self._write_all)
 
     def _check_packs(self, packs: PlannedPacks, progress: Progress | None) -> None:
-        shards = [shard for shard in shard_tasks(self._manifest) if not self.report.is_damaged(shard.path)]
+        shards = [shard for shard in shard_tasks(self._manifest) if not self.report.is_damaged(shard.name)]
         num_bytes = {shard.path: shard.num_bytes for shard in self._manifest.shards}
-        sizes = [num_bytes[shard.path] for shard in shards]
+        sizes = [num_bytes[shard.name] for shard in shards]
         schema = self._manifest.schema
         faults = self._engine.find_faults(
             lambda shard: check_shard(self._folder, shard, packs, schema), shards, sizes, progress
         )
-        found = {shard.path: why for shard, why in faults}
+        found = {shard.name: why for shard, why in faults}
         self.report.add(found, self._write_all)
         pieces = packs.plan.pieces
-        self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.path not in found)
+        self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.name not in found)
         self.report.checked["samples"] = int(pieces.num_samples(packs.plan.packs).sum())
         if isinstance(pieces, ItemPieces):
             self.report.checked["items"] = len(pieces)
