@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts, aligns_of
 from packer_cli.export.packed import align_lengths, pad_samples, shifted
-from packer_cli.format.arrays import Lists, to_arrow
-from packer_cli.format.schema import list_of
+from packer_cli.format.arrays import Lists, list_of, to_arrow
 
 _ROWS_PER_GROUP = 16
 

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from packer_cli.engine.sink import Sink
 from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.export.packed import MASK
-from packer_cli.format.arrays import columns_of, to_arrow
+from packer_cli.format.arrays import columns_of, list_of, to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
-from packer_cli.format.schema import RowColumns, list_of, row_checksums
+from packer_cli.format.schema import RowColumns, row_checksums
 
 _ROWS_PER_GROUP = 1024
 

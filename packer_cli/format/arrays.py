@@ -9,7 +9,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.format.ragged import Lists as Lists
-from packer_cli.format.schema import list_of
+
+
+def list_of(item: pa.DataType) -> pa.DataType:
+    """Make the type of lists of items, none of them null."""
+    return pa.list_(pa.field("item", item, nullable=False))
 
 
 def to_arrow(values: NDArray[Any] | Lists) -> pa.Array:

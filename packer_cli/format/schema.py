@@ -11,16 +11,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from packer_cli.format.arrays import Columns, list_of
 from packer_cli.format.constants import ITEM_VALUES as ITEM_VALUES
 from packer_cli.format.ragged import Lists
 
 TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops", "loss_weights")
 """Columns of a shard that repeat the token store."""
-
-
-def list_of(item: pa.DataType) -> pa.DataType:
-    """Make the type of lists of items, none of them null."""
-    return pa.list_(pa.field("item", item, nullable=False))
 
 
 def _schema(**fields: pa.DataType) -> pa.Schema:
@@ -204,14 +200,14 @@ def find_foreign(schema: pa.Schema, fingerprint: str, path: str) -> str | None:
     return None if where == path else f"it is a copy of {where}"
 
 
-def row_checksums(columns: dict[str, Any]) -> np.ndarray:
+def row_checksums(columns: Columns) -> np.ndarray:
     """Compute the checksum (uint64 [rows]) of each row of a record batch of a shard. Price: one read, and some us a
     row."""
     num_rows = len(columns["num_tokens"])
     return np.array([row_checksum(columns, i) for i in range(num_rows)], dtype=np.uint64)
 
 
-def row_checksum(columns: dict[str, Any], i: int, tokens: Sequence[np.ndarray] = ()) -> int:
+def row_checksum(columns: Columns, i: int, tokens: Sequence[np.ndarray] = ()) -> int:
     """Compute xxh3-64 of row `i` of a record batch of a shard, without its column `checksum`.
 
     A row is its numbers, then the items of its lists, both in the order of the columns, little-endian, one after

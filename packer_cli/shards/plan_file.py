@@ -60,10 +60,7 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
         **{f"piece_{name}": values for name, values in plan.pieces.columns().items()},
         "piece_loss_tokens": piece_loss.tokens,
         **({} if piece_loss.weights is None else {"piece_loss_weight": piece_loss.weights}),
-        "pack_offsets": plan.packs.offsets,
-        "pack_pieces": plan.packs.pieces,
-        "pack_group": plan.packs.group,
-        "pack_cp_sharding": plan.packs.cp_sharding,
+        **{f"pack_{name}": values for name, values in vars(plan.packs).items()},
     }
     metadata = {
         "plan_version": PLAN_VERSION,
@@ -180,12 +177,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
             pieces=(ItemPieces if "depth" in of_pieces else Pieces).of(of_pieces),
-            packs=Packs(
-                offsets=arrays["pack_offsets"],
-                pieces=arrays["pack_pieces"],
-                group=arrays["pack_group"],
-                cp_sharding=arrays["pack_cp_sharding"],
-            ),
+            packs=Packs(**{field.name: arrays[f"pack_{field.name}"] for field in fields(Packs)}),
             epochs=_schedules(arrays),
             max_samples=metadata["config"]["max_samples"] or UNLIMITED,
             limits=read_limits(metadata["config"].get("max_path_tokens")),

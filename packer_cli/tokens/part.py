@@ -26,12 +26,13 @@ from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.cutting import count_by_slice, describe_line, read_slices
 from packer_cli.tokens.index import WORK, PartFile, PartInfo
 from packer_cli.tokens.rejects import RejectsWriter
+from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.encode.masks import Backends
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +110,6 @@ def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
 
 def load_ahead(tokenizer: NamedTokenizer) -> None:
     """Load a local tokenizer for the tasks to come; do nothing if it cannot be loaded, which a task will report."""
-    from packer_cli.tokens.tokenizer.files import locate
-
     with suppress(Exception):
         if locate(tokenizer.name) is not None:
             _load(tokenizer, tokenizer_key(tokenizer)).load()
@@ -118,9 +117,6 @@ def load_ahead(tokenizer: NamedTokenizer) -> None:
 
 def tokenizer_key(tokenizer: NamedTokenizer) -> str:
     """Make `PartTask.tokenizer_fingerprint`; raise TokenizerError if the tokenizer or the template cannot be found."""
-    from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
-    from packer_cli.tokens.tokenizer.loading import read_template
-
     template = None if tokenizer.chat_template is None else read_template(tokenizer.chat_template)
     return fingerprint(tokenizer_fingerprint(tokenizer.name), template, tokenizer.eos_token)
 
@@ -171,7 +167,6 @@ def _require_eos(task: Description) -> None:
 
 def _load(tokenizer: NamedTokenizer, key: str) -> Backends:
     from packer_cli.tokens.encode.masks import Backends
-    from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
     if (tokenizer.name, key) not in _loaded:
         loaded = load_tokenizer(tokenizer.name, chat_template=tokenizer.chat_template, eos_token=tokenizer.eos_token)

@@ -13,9 +13,8 @@ from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.corpus.versions import content_of
 from packer_cli.engine.array import ArrayShare
 from packer_cli.engine.sink import FinishedPart
-from packer_cli.errors import InputError, RunError, TooManyRejectedError
+from packer_cli.errors import InputError, RunError
 from packer_cli.files import fingerprint, remove_temporaries
-from packer_cli.sizes import counted
 from packer_cli.tokens.index import STORE_VERSION, StoreIndex
 from packer_cli.tokens.part import PartTask
 from packer_cli.tokens.rejects import rejects_name
@@ -159,16 +158,3 @@ def remove_stale(folder: Path, index: StoreIndex) -> None:
     for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
         if path.name not in names:
             path.unlink()
-
-
-def check_rejected(num_refused: int, most: int | None, folder: Path) -> None:
-    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
-
-    Args:
-        num_refused: the rejected records, without records that carry no loss, which are as they should be.
-    """
-    if most is not None and num_refused > most:
-        raise TooManyRejectedError(
-            f"{counted(num_refused, 'record')} rejected, more than --max-rejected {most}; "
-            f"see {folder / 'rejected-*.jsonl'!s}, or raise the limit"
-        )

@@ -26,7 +26,7 @@ from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import ConfigError, InputError, RunError, intact_or_none
+from packer_cli.errors import ConfigError, InputError, RunError, TooManyRejectedError, intact_or_none
 from packer_cli.files import fingerprint
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
@@ -49,7 +49,6 @@ from packer_cli.tokens.part import Description, PartFacts, PartTask, work
 from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.share import (
     agreed,
-    check_rejected,
     index_of,
     names_of,
     no_data,
@@ -251,7 +250,7 @@ class StoreOutput(Output[StoreIndex]):
         if isinstance(share, ArrayShare):
             require_one_version(share, parts, sources, files)
         index = index_of(self._header, finished.values())
-        check_rejected(sum(part.num_refused for part in index.parts), self._config.max_rejected, self.store)
+        self._check_rejected(index.total("num_refused"))
         if index != self._before or not self.listing.exists():
             write_index(self.store, index)
         remove_stale(self.store, index)
@@ -287,15 +286,28 @@ class StoreOutput(Output[StoreIndex]):
                         part: PartInfo = written.part.facts.part
                         self._require(part)
                         num_refused += part.num_refused
-                        check_rejected(num_refused, self._config.max_rejected, self.store)
+                        self._check_rejected(num_refused)
             except BaseException:
                 for written in waiting:
                     written.sink.discard()
                 raise
             for written in waiting:
                 commit(written)
-        check_rejected(num_refused, self._config.max_rejected, self.store)
+        self._check_rejected(num_refused)
         return num_reused
+
+    def _check_rejected(self, num_refused: int) -> None:
+        """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
+
+        Args:
+            num_refused: the rejected records, without records that carry no loss, which are as they should be.
+        """
+        most = self._config.max_rejected
+        if most is not None and num_refused > most:
+            raise TooManyRejectedError(
+                f"{counted(num_refused, 'record')} rejected, more than --max-rejected {most}; "
+                f"see {self.store / 'rejected-*.jsonl'!s}, or raise the limit"
+            )
 
     def describe(self, result: StoreIndex) -> str:
         """Describe the store by its numbers of samples, tokens and rejected records, see `Output`."""
