@@ -24,53 +24,37 @@ _TEMPORARY = ".tmp"
 _SYNC_BYTES = 2**25
 
 
-class _EarlySync:
-    """Syncs an open file on a thread, after each so many bytes that were written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._thread = ThreadPoolExecutor(1)
-        self._running: Future[None] | None = None
-        self._num_bytes = 0
-
-    def wrote(self, num_bytes: int) -> None:
-        """Note that so many bytes were written. Raises OSError where the sync before failed."""
-        self._num_bytes += num_bytes
-        if self._num_bytes >= _SYNC_BYTES and (self._running is None or self._running.done()):
-            self._wait()
-            self._num_bytes = 0
-            self._running = self._thread.submit(os.fsync, self._file.fileno())
-
-    def _wait(self) -> None:
-        if self._running is not None:
-            self._running.result()
-
-    def __enter__(self) -> _EarlySync:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
-        self._wait()
-
-
 class HashingFile(io.RawIOBase):
     """A binary file that hashes (xxh3-128) and counts what is written to it; the file below is left open."""
 
-    def __init__(self, file: IO[bytes], syncing: _EarlySync | None = None) -> None:
-        self._file = file
-        self._syncing = syncing
+    def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor | None = None) -> None:
+        """Take an open file.
+
+        Args:
+            thread: syncs the file after each so many bytes, while others are being written.
+        """
+        self._file, self._thread = file, thread
         self._hash = xxhash.xxh3_128()
-        self.num_bytes = 0
+        self._syncing: Future[None] | None = None
+        self.num_bytes = self._num_synced = 0
 
     def write(self, data: Any) -> int:
-        """Write bytes, or anything with a buffer."""
+        """Write bytes, or anything with a buffer. Raises OSError where a sync failed meanwhile."""
         self._hash.update(data)
         size = memoryview(data).nbytes
         self.num_bytes += size
         self._file.write(data)
-        if self._syncing is not None:
-            self._syncing.wrote(size)
+        is_due = self.num_bytes - self._num_synced >= _SYNC_BYTES
+        if self._thread and is_due and (self._syncing is None or self._syncing.done()):
+            self.wait()
+            self._num_synced = self.num_bytes
+            self._syncing = self._thread.submit(os.fsync, self._file.fileno())
         return size
+
+    def wait(self) -> None:
+        """Wait for a sync that is under way."""
+        if self._syncing is not None:
+            self._syncing.result()
 
     def hexdigest(self) -> str:
         """Hash of everything so far."""
@@ -112,8 +96,10 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # Other machines write here, too.
     try:
-        with temporary.open("wb") as file, _EarlySync(file) if sync_early else nullcontext() as syncing:
-            yield temporary, HashingFile(file, syncing)
+        with temporary.open("wb") as file, ThreadPoolExecutor(1) if sync_early else nullcontext() as thread:
+            hashing = HashingFile(file, thread)
+            yield temporary, hashing
+            hashing.wait()
     except BaseException as error:
         _give_up(temporary, path, error)
         raise

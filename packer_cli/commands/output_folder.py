@@ -39,7 +39,7 @@ from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index, read_rejects, rejects_name
 from packer_cli.tokens.store import TokenStore, open_store
 
 APPEND_MARKER = ".append.json"
@@ -341,8 +341,6 @@ def write_rejected(folder: Path, entries: Callable[[], Iterable[RejectedRecord]]
 
 def store_rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
     """Yield the records that were rejected when a store was made; raise FormatError if it is damaged."""
-    from packer_cli.tokens.rejects import read_rejects, rejects_name
-
     for part in index.parts:
         if part.rejects_xxh3 is not None:
             names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)

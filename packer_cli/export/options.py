@@ -17,8 +17,7 @@ from packer_cli.export.job import ExportRequest
 from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
 from packer_cli.files import fingerprint
 from packer_cli.format.entries import GroupInfo
-from packer_cli.format.folder import SetFolder
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ranks import read_rank_rows
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import format_tokens, parse_tokens

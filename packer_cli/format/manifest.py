@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
 from packer_cli.errors import ConfigError, FormatError, VersionError
-from packer_cli.format.checksums import check_json, describe_signature, sign_json
+from packer_cli.format.checksums import check_bytes, check_json, describe_signature, inside, require_damage, sign_json
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.records import json_values, read_record, sort_keys
 from packer_cli.format.schema import RowColumns, index_schema, token_type
 from packer_cli.format.tokens import PlanOptions, SampleOptions, SourceInfo, TokenizerInfo
+from packer_cli.remote.local import open_source
+from packer_cli.remote.names import path_from
+from packer_cli.remote.path import is_remote
 from packer_cli.version import __version__
 
 
@@ -244,3 +249,46 @@ def _check(manifest: Manifest) -> None:
             firsts = [ranks.first for ranks in epoch.ranks]
             if borders != [*firsts, generation.num_gpus] or any(a >= b for a, b in pairwise(borders)):
                 raise ValueError(f"the ranks of {epoch.path} are not 0 to {generation.num_gpus - 1}, each once")
+
+
+class SetFolder:
+    """The files of the packed set in a folder, by their paths there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def remedy(self) -> str:
+        """The remedy for a damaged file."""
+        return "copy the set again" if is_remote(self.root) else "run hbpack write, which rewrites damaged files"
+
+    def name(self, path: str) -> str:
+        """Make a file's full name, for messages."""
+        return str(path_from(self.root, path))
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """Turn all that goes wrong while a file is read into an error that names the file and the remedy.
+
+        Raises:
+            FormatError: it is missing or damaged.
+            RemoteError: it cannot be fetched.
+        """
+        try:
+            yield
+        except (FormatError, OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
+            require_damage(error)
+            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+            raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
+
+    def read(self, path: str, xxh3: str | None = None) -> pa.Buffer:
+        """Read a file whole. Raises OSError, or ValueError, also if it has another checksum."""
+        with open_source(inside(self.root, path)) as source:
+            data = source.read_buffer()
+        if xxh3 is not None and (why := check_bytes(data, xxh3)):
+            raise ValueError(why)
+        return data
+
+    def source(self, path: str) -> pa.NativeFile:
+        """Open a file for pyarrow; ranges of a remote one are read. Raises OSError."""
+        return open_source(path_from(self.root, path))

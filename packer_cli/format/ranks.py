@@ -18,8 +18,7 @@ from packer_cli.format.arrays import Columns, to_numpy
 from packer_cli.format.checksums import check_bytes, require_damage
 from packer_cli.format.entries import EpochInfo
 from packer_cli.format.epochs import repeat_iterations
-from packer_cli.format.folder import SetFolder
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.schema import RANK_SCHEMA, find_foreign, iteration_schema, iterations_path
 
 

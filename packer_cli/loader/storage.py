@@ -30,8 +30,7 @@ from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo, ShardInfo
-from packer_cli.format.folder import SetFolder
-from packer_cli.format.manifest import Manifest, parse_manifest
+from packer_cli.format.manifest import Manifest, SetFolder, parse_manifest
 from packer_cli.format.ranks import RankRow, RankRows
 from packer_cli.format.schema import find_foreign
 from packer_cli.format.shards import Pack, ShardFile

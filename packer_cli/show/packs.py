@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from packer_cli.errors import ConfigError, HbpackError
 from packer_cli.format.arrays import Row, to_numpy
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.format.folder import SetFolder
 from packer_cli.format.items import find_wrong_items, loss_by_token, trees_of
 from packer_cli.format.layout import Layout
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row, spans_to_weights
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ragged import offsets_of
 from packer_cli.format.ranks import locate_packs
 from packer_cli.format.records import Hidden

@@ -20,9 +20,8 @@ from packer_cli.config.models import ShowConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.format.folder import SetFolder
 from packer_cli.format.layout import Layout
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.show.decode import Decode, decode_runs

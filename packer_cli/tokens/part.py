@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,17 +17,16 @@ import numpy as np
 
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, Reject
 from packer_cli.corpus.versions import hold
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
-from packer_cli.files import fingerprint
+from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.cutting import count_by_slice, describe_line, read_slices
-from packer_cli.tokens.index import WORK, PartFile, PartInfo
-from packer_cli.tokens.rejects import RejectsWriter
+from packer_cli.tokens.cutting import LINE_BITS, count_by_slice, describe_line, read_slices, with_lines
+from packer_cli.tokens.index import WORK, PartFile, PartInfo, rejects_name
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
@@ -272,3 +273,42 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
+
+
+class RejectsWriter(ExitStack):
+    """Writer of a part's rejected records as they come, with counts of them. Memory: one batch of them."""
+
+    def __init__(self, sink: Sink, part: str, num_slices: int) -> None:
+        """Open no file before there is a reject.
+
+        Args:
+            part: file name of the part.
+            num_slices: number of slices of input in the part.
+        """
+        super().__init__()
+        self.num_rejected = np.zeros(num_slices, dtype=np.int64)
+        """int64[s]: number of rejected records of each slice."""
+        self.gaps = [""] * num_slices
+        """The reason of each slice's first gap; "" for a slice that has none."""
+        self._sink, self._name = sink, rejects_name(part)
+        self._file: HashingFile | None = None
+
+    def write(self, rejects: Sequence[Reject]) -> None:
+        """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.cutting`."""
+        if not rejects:
+            return
+        if self._file is None:
+            self._file = self.enter_context(self._sink.file(self._name))
+        keys = np.array([reject.line for reject in rejects], dtype=np.int64)
+        self.num_rejected += count_by_slice(keys, len(self.num_rejected))
+        for reject in rejects:
+            if isinstance(reject, Gap):
+                number = reject.line >> LINE_BITS
+                self.gaps[number] = self.gaps[number] or reject.reason
+        lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in with_lines(rejects)]
+        self._file.write("".join(lines).encode())
+
+    @property
+    def xxh3(self) -> str | None:
+        """Checksum of the file; None if there are no rejects."""
+        return None if self._file is None else self._file.hexdigest()

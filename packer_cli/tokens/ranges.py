@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns
-from packer_cli.format.ipc import find_blocks, first_buffers, footer_size, read_metadata
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, find_wrong_row
 from packer_cli.format.ragged import Lists
+from packer_cli.format.shards import find_blocks, first_buffers, footer_size, read_metadata
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, damaged_part
 

@@ -15,9 +15,8 @@ from packer_cli.engine.array import ArrayShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError
 from packer_cli.files import fingerprint, remove_temporaries
-from packer_cli.tokens.index import STORE_VERSION, StoreIndex
+from packer_cli.tokens.index import STORE_VERSION, StoreIndex, rejects_name
 from packer_cli.tokens.part import PartTask
-from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 
 

@@ -43,10 +43,10 @@ from packer_cli.tokens.index import (
     StoreIndex,
     StoreSource,
     read_index,
+    rejects_name,
     write_index,
 )
 from packer_cli.tokens.part import Description, PartFacts, PartTask, work
-from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.share import (
     agreed,
     index_of,

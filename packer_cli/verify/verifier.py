@@ -31,8 +31,7 @@ from packer_cli.shards.repair import (
     write_command,
 )
 from packer_cli.shards.write import PlannedPacks
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
-from packer_cli.tokens.rejects import rejects_name
+from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index, rejects_name
 from packer_cli.tokens.store import TokenStore, open_store
 from packer_cli.verify.checks import check_epoch, check_shard, prove_pieces, prove_schedules
 
