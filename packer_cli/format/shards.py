@@ -1,8 +1,8 @@
 """Reads packs from a shard by the places of their bytes, without pyarrow's objects.
 
 pyarrow takes about 50 us to return a record batch of 15 columns, and ranks of a large plan need another one for
-every pack; here the offsets of its buffers are read in about 4 us. pyarrow still opens the file, checks its schema, and
-tells which buffers belong to which column.
+every pack; here the offsets of its buffers are read in about 4 us. pyarrow still opens the file, reads its schema,
+and tells which buffers belong to which column.
 
 Layout: https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; the metadata are flatbuffers: a table
 begins with the distance back to its vtable, which holds the offset of each field of the table. Whatever is damaged

@@ -127,14 +127,13 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
 
 
 def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:
-    """Prove the schedules of a generation; raise PlanError where one breaks a rule."""
-    dealt = replace(plan, num_gpus=generation.num_gpus)
+    """Prove the schedules of a generation, to whose GPUs the plan is dealt; raise PlanError where one is wrong."""
     for epoch, schedule in zip(generation.epochs, schedules, strict=True):
         if epoch.first_step:
             packs = schedule.slot_pack[schedule.slot_pack != FILLER]
-            check_rest(dealt, schedule, np.unique(packs), generation.num_gpus)
+            check_rest(plan, schedule, np.unique(packs), generation.num_gpus)
         else:
-            check_plan(replace(dealt, epochs=(schedule,)))
+            check_plan(replace(plan, epochs=(schedule,)))
 
 
 def check_epoch(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
 from packer_cli.plan.core.types import ItemPieces, PieceLoss, Plan
@@ -127,6 +129,10 @@ class Verifier:
         """Commands that repair files whose checksums hold: such files are kept while a manifest vouches for them."""
         return f"{_remove(self._folder / MANIFEST_NAME)}, then {self._write}"
 
+    @property
+    def _deal_again(self) -> str:
+        return f"{self._write}, and then hbpack rebalance again"
+
     def check_files(self, progress: Progress | None = None) -> None:
         """Check that every file has its checksum and is this set's. Price: reading all of them once."""
         files = list(set_files(self._manifest))
@@ -135,12 +141,8 @@ class Verifier:
         has_plan = self._manifest.plan.path not in found
         if not has_plan:
             self._write = PACK_AGAIN
-        repairs = {
-            "plan": PLAN_AGAIN,
-            "iterations": write_command(self._folder) if has_plan else PACK_AGAIN,
-            "rank": write_command(self._folder) if has_plan else PACK_AGAIN,
-            "schedules": f"{self._write}, and then hbpack rebalance again",
-        }
+        of_ranks = write_command(self._folder) if has_plan else PACK_AGAIN
+        repairs = {"plan": PLAN_AGAIN, "iterations": of_ranks, "rank": of_ranks, "schedules": self._deal_again}
         for path, what in found.items():
             self.report.add({path: what}, repairs.get(kinds[path], self._write))
         for kind, name in (("shard", "shards"), ("rank", "rank_manifests")):
@@ -223,26 +225,29 @@ class Verifier:
     def _check_ranks(self, planned: tuple[Plan, PieceLoss] | None) -> None:
         """Check the schedules and rank manifests of every number of GPUs that the set was for."""
         for generation in self._manifest.generations:
-            schedules = None
-            if planned is not None:
-                try:
-                    schedules = generation_schedules(self._folder, generation, planned[0])
-                    prove_schedules(planned[0], generation, schedules)
-                except (FormatError, PlanError) as error:
-                    path = (generation.schedules or self._manifest.plan).path
-                    if not self.report.is_damaged(path):
-                        self.report.add(
-                            {path: without_remedy(error)}, f"{self._write}, and then hbpack rebalance again"
-                        )
-                    schedules = None
-            for number, epoch in enumerate(generation.epochs):
-                columns = None
-                if planned is not None and schedules is not None:
-                    dealt = replace(planned[0], num_gpus=generation.num_gpus)
-                    columns = EpochColumns(dealt, schedules[number], planned[1])
+            columns = self._plan_ranks(generation, planned)
+            for epoch, of_epoch in zip(generation.epochs, columns, strict=False):
                 skip = {path for path, _ in epoch.files if self.report.is_damaged(path)}
-                found = check_epoch(self._folder, self._manifest, generation, epoch, columns, skip)
+                found = check_epoch(self._folder, self._manifest, generation, epoch, of_epoch, skip)
                 self.report.add(found, self._write_all)
+
+    def _plan_ranks(
+        self, generation: Generation, planned: tuple[Plan, PieceLoss] | None
+    ) -> Iterable[EpochColumns | None]:
+        """Prove the schedules of a generation; return what each epoch's rank manifests should hold, None if nothing
+        tells it."""
+        if planned is None:
+            return itertools.repeat(None)
+        plan, piece_loss = replace(planned[0], num_gpus=generation.num_gpus), planned[1]
+        try:
+            schedules = generation_schedules(self._folder, generation, plan)
+            prove_schedules(plan, generation, schedules)
+        except (FormatError, PlanError) as error:
+            path = (generation.schedules or self._manifest.plan).path
+            if not self.report.is_damaged(path):
+                self.report.add({path: without_remedy(error)}, self._deal_again)
+            return itertools.repeat(None)
+        return (EpochColumns(plan, schedule, piece_loss) for schedule in schedules)
 
     def _check_packs(self, packs: PlannedPacks, progress: Progress | None) -> None:
         shards = [shard for shard in shard_tasks(self._manifest) if not self.report.is_damaged(shard.name)]
