@@ -84,30 +84,27 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
         num_reused: records in parts that an earlier run wrote.
         seconds: the time of the run, as text.
     """
-    parts = index.parts
-    num_samples = sum(part.num_samples for part in parts)
-    num_rejected = sum(part.num_rejected for part in parts)
+    num_samples, num_rejected = index.total("num_samples"), index.total("num_rejected")
     num_records = num_samples + num_rejected
     done = f"tokenized {counted(num_records - num_reused, 'record')}"
     if num_reused and num_reused == num_records:
         done = f"reused {counted(num_records, 'tokenized record')}"
     elif num_reused:
         done += f" and reused {num_reused:,}"
-    shapes = sum((Counter(part.shapes) for part in parts), Counter[str]())
+    shapes = sum((Counter(part.shapes) for part in index.parts), Counter[str]())
     by_shape = ", ".join(
         counted(count, _ITEMS[shape]) if shape in _ITEMS else f"{count:,} {_SHAPES.get(shape, shape)}"
         for shape, count in shapes.most_common()
     )
     what = counted(num_samples, index.unit) + (f" ({by_shape})" if shapes else "")
-    num_tokens = sum(part.num_tokens for part in parts)
     rejected = f"{num_rejected:,} rejected"
-    if num_without_loss := sum(part.num_without_loss for part in parts):
+    if num_without_loss := index.total("num_without_loss"):
         rejected += f", {num_without_loss:,} of them without loss tokens with --loss-on {index.options.loss_on}"
-    lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {rejected} ({seconds})"]
+    lines = [f"{done}: {what}, {counted(index.total('num_tokens'), 'token')}, {rejected} ({seconds})"]
     if index.unit == "item":
         lines.append(_items(index))
     if num_samples:
-        lines.append(_ends(index, sum(part.num_open for part in parts), num_samples))
+        lines.append(_ends(index, index.total("num_open"), num_samples))
     return lines
 
 
@@ -116,16 +113,12 @@ _KINDS = {"pair": "pair", "group": "group", "turns": "conversation"}
 
 def _items(index: StoreIndex) -> str:
     """Write the contents of items, and the tokens that their shared prefixes save."""
-    kinds: Counter[str] = Counter()
-    num_branches = num_tokens = num_saved = 0
-    for part in index.parts:
-        if part.items is not None:
-            kinds.update(part.items.kinds)
-            num_branches += part.items.num_branches - part.items.kinds.get("sample", 0)
-            num_saved += part.items.num_flat_tokens - part.num_tokens
-        num_tokens += part.num_tokens
+    parts = [(part.items, part.num_tokens) for part in index.parts if part.items is not None]
+    kinds = sum((Counter(items.kinds) for items, _ in parts), Counter[str]())
+    num_branches = sum(items.num_branches for items, _ in parts) - kinds["sample"]
+    num_saved = sum(items.num_flat_tokens - num_tokens for items, num_tokens in parts)
     some = ", ".join(counted(kinds[kind], name) for kind, name in _KINDS.items() if kinds[kind])
-    whole = counted(num_tokens + num_saved, "token")
+    whole = counted(index.total("num_tokens") + num_saved, "token")
     return f"{some}: {counted(num_branches, 'sample')}; sharing prefixes saves {num_saved:,} of {whole}"
 
 

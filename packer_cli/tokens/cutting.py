@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.read import SliceReader
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, DocumentBatch, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, DocumentBatch
 from packer_cli.corpus.versions import content_of, require_unchanged
 from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import Died
@@ -183,7 +183,7 @@ def without_crashes(slices: Sequence[CorpusSlice], engine: Engine) -> tuple[Corp
 
 
 LINE_BITS = 44
-_LINE = (1 << LINE_BITS) - 1
+LINE = (1 << LINE_BITS) - 1
 
 
 def read_slices(reader: SliceReader, slices: Sequence[CorpusSlice]) -> Iterator[DocumentBatch]:
@@ -194,23 +194,17 @@ def read_slices(reader: SliceReader, slices: Sequence[CorpusSlice]) -> Iterator[
 
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the line (int64[n]) of each record in its file."""
-    return keys & _LINE
+    return keys & LINE
 
 
 def describe_line(key: int, slices: Sequence[CorpusSlice]) -> str:
     """Write the file and line of a record, for people."""
-    return f"{slices[key >> LINE_BITS].file.path}, line {key & _LINE}"
+    return f"{slices[key >> LINE_BITS].file.path}, line {key & LINE}"
 
 
 def count_by_slice(keys: NDArray[np.int64], num_slices: int) -> NDArray[np.int64]:
     """Count the records from each slice, int64[s]."""
     return np.bincount(keys >> LINE_BITS, minlength=num_slices)
-
-
-def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
-    """Sort rejects by slice and line, and turn their keys back into lines."""
-    ordered = sorted(rejects, key=lambda reject: reject.line)
-    return [reject._replace(line=reject.line & _LINE) for reject in ordered]
 
 
 def read_all(slice_: CorpusSlice) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,7 @@ from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.cutting import LINE_BITS, count_by_slice, describe_line, read_slices, with_lines
+from packer_cli.tokens.cutting import LINE, LINE_BITS, count_by_slice, describe_line, read_slices
 from packer_cli.tokens.index import WORK, PartFile, PartInfo, rejects_name
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
@@ -216,7 +217,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
     reader = _reader(task)
     encoder.start_part()
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
-    num_with_special = num_without_loss = num_open = 0
+    figures: dict[str, Any] = dict.fromkeys(("num_without_loss", "num_with_special", "num_open"), 0)
     shapes: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
@@ -232,10 +233,10 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
                 is_open = np.logical_or.reduceat(is_open, items.offsets[:-1])
                 encoder.unused[EQUAL] += num_equal_pairs(samples, items)
             shapes.update(encoded.kinds.get(line, "tokens") for line in lines.tolist())
-            num_open += int(np.count_nonzero(is_open))
-            num_without_loss += len(without_loss)
+            figures["num_open"] += int(np.count_nonzero(is_open))
+            figures["num_without_loss"] += len(without_loss)
+            figures["num_with_special"] += encoded.num_with_special
             rejects.write([*encoded.rejects, *without_loss])
-            num_with_special += encoded.num_with_special
             if len(lines):
                 num_samples += count_by_slice(lines, len(task.slices))
                 writer.write(samples, items)
@@ -262,9 +263,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
         loss_weight=writer.loss_weight,
         items=writer.items,
         num_rejected=int(rejects.num_rejected.sum()),
-        num_without_loss=num_without_loss,
-        num_with_special=num_with_special,
-        num_open=num_open,
+        **figures,
         shapes=dict(sorted(shapes.items())),
         unused=dict(sorted((reader.unused + encoder.unused).items())),
         num_bytes=file.num_bytes,
@@ -305,7 +304,8 @@ class RejectsWriter(ExitStack):
             if isinstance(reject, Gap):
                 number = reject.line >> LINE_BITS
                 self.gaps[number] = self.gaps[number] or reject.reason
-        lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in with_lines(rejects)]
+        ordered = (reject._replace(line=reject.line & LINE) for reject in sorted(rejects, key=attrgetter("line")))
+        lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in ordered]
         self._file.write("".join(lines).encode())
 
     @property

@@ -9,7 +9,7 @@ import datetime
 import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -276,21 +276,19 @@ class StoreOutput(Output[StoreIndex]):
             if kept:
                 announce(kept[0].tokenizer)
             waiting: list[Written] = []
-            try:
-                with closing(_run(engine, parts.todo, self.store, None if kept else announce)) as outcomes:
-                    for written in outcomes:
-                        if written.name in last:
-                            waiting.append(written)
-                        else:
-                            commit(written)
-                        part: PartInfo = written.part.facts.part
-                        self._require(part)
-                        num_refused += part.num_refused
-                        self._check_rejected(num_refused)
-            except BaseException:
-                for written in waiting:
-                    written.sink.discard()
-                raise
+            outcomes = _run(engine, parts.todo, self.store, None if kept else announce)
+            with closing(outcomes), ExitStack() as discarding:
+                for written in outcomes:
+                    if written.name in last:
+                        waiting.append(written)
+                        discarding.callback(written.sink.discard)
+                    else:
+                        commit(written)
+                    part: PartInfo = written.part.facts.part
+                    self._require(part)
+                    num_refused += part.num_refused
+                    self._check_rejected(num_refused)
+                discarding.pop_all()
             for written in waiting:
                 commit(written)
         self._check_rejected(num_refused)

@@ -42,6 +42,7 @@ _BATCHES_AT_ONCE = 64
 """Record batches of which the lines are in memory at a time."""
 _FETCHES = 8
 """Parts that are fetched at a time."""
+_NONE = np.zeros(0, dtype=np.int32)
 
 
 def open_store(folder: Path, index: StoreIndex | None = None) -> TokenStore:
@@ -71,18 +72,16 @@ class TokenStore:
         """Columns of record batches; None for one that is remote, of which ranges are read."""
         if self._ranged:
             self._batches = [None] * len(self._ranged.batches)
-            self._ids: list[pa.Buffer] = [pa.py_buffer(b"")] * len(self._batches)
             counts = [batch.num_rows for batch in self._ranged.batches]
         else:
             batches = [columns_of(batch) for of_part in self._open_parts(index.parts) for batch in of_part]
             self._batches = [*batches]
-            self._ids = [pa.py_buffer(batch["input_ids"].values) for batch in batches]
             counts = [len(batch["line"]) for batch in batches]
         self._lock = Lock()
         self._made_rows: list[Columns] | None = None
         self._made_arrays: dict[tuple[str, str], list[NDArray[Any]]] = {}
         self._is_weighted = index.is_weighted
-        self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._first_sample = offsets_of(np.array(counts))
         self._files = [file for part in index.parts for file in part.files]
         self._num_samples = np.array([file.num_samples for file in self._files], dtype=np.int64)
         self._source = np.array([file.source for file in self._files], dtype=np.int32)
@@ -97,11 +96,11 @@ class TokenStore:
 
     def lengths(self) -> NDArray[np.int32]:
         """Count the tokens of each sample, the unique ones of an item: int32[n]."""
-        return _join([np.diff(offsets) for offsets in self._columns("offsets")], np.int32)
+        return np.concatenate([_NONE, *(np.diff(offsets) for offsets in self._columns("offsets"))])
 
     def num_loss_tokens(self) -> NDArray[np.int32]:
         """Count the loss tokens of each sample, without its first token; of an item, of all its branches: int32[n]."""
-        return _join(self._columns("num_loss_tokens"), np.int32)
+        return np.concatenate([_NONE, *self._columns("num_loss_tokens")])
 
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """Find the source of each of these samples: int32[m]."""
@@ -260,8 +259,8 @@ class TokenStore:
         whole = {number: iter(batches) for number, batches in zip(wanted, opened, strict=True)}
         for place, ranged in enumerate(self._ranged.batches):
             if ranged.part in whole:
-                batch = self._batches[place] = columns_of(next(whole[ranged.part]))
-                self._ids[place] = pa.py_buffer(batch["input_ids"].values)
+                self._batches[place] = columns_of(next(whole[ranged.part]))
+        vars(self).pop("_ids", None)
 
     def _open_parts(self, parts: Sequence[PartInfo]) -> Iterable[list[pa.RecordBatch]]:
         """Open the record batches of these parts; several parts are fetched at a time."""
@@ -282,7 +281,8 @@ class TokenStore:
         far = [number for number in numbers if self._batches[number] is None]
         read: Iterator[NDArray[Any]] = iter(self._ranged.columns(name, far) if self._ranged else [])
         near = (self._batches[number] for number in numbers)
-        return [next(read) if each is None else _numbers(each, name) for each in near]
+        own = (each and (each["input_ids"].offsets if name == "offsets" else each[name]) for each in near)
+        return [next(read) if each is None else each for each in own]
 
     def _tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
@@ -299,6 +299,11 @@ class TokenStore:
         buffer, begin = batch.copy(), begin.copy()
         buffer[is_far], begin[is_far] = number + len(self._ids), place
         return [*self._ids, *fetched], buffer, begin, size
+
+    @cached_property
+    def _ids(self) -> list[pa.Buffer]:
+        """The ids of record batches; none of one that is remote."""
+        return [pa.py_buffer(each["input_ids"].values if each else b"") for each in self._batches]
 
     def _loss_spans(self, pieces: Pieces) -> Spans:
         """Find the loss spans of pieces, without the first token of each branch."""
@@ -353,14 +358,4 @@ class TokenStore:
     @cached_property
     def _branch_offsets(self) -> Int64Array:
         """int64[n+1]: the first branch of each item among those of the store."""
-        none = np.zeros(0, dtype=np.int64)
-        return offsets_of(np.concatenate([none, *(np.diff(each["branch_segments"].offsets) for each in self._rows)]))
-
-
-def _numbers(columns: Columns, name: str) -> NDArray[Any]:
-    found: NDArray[Any] = columns["input_ids"].offsets if name == "offsets" else columns[name]
-    return found
-
-
-def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(0, dtype=dtype)
+        return offsets_of(np.concatenate([_NONE, *(np.diff(each["branch_segments"].offsets) for each in self._rows)]))
