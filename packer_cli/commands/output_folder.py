@@ -23,7 +23,7 @@ from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError, intact_or_none
 from packer_cli.files import atomic_file, holds, remove_folder
 from packer_cli.folders import TaskLock, entries_of, hold_folder
-from packer_cli.format.checksums import inside
+from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import (
     MANIFEST_NAME,
     PLAN_NAME,
@@ -39,7 +39,7 @@ from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index, read_rejects, rejects_name
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index, rejects_name, remedy
 from packer_cli.tokens.store import TokenStore, open_store
 
 APPEND_MARKER = ".append.json"
@@ -340,13 +340,24 @@ def write_rejected(folder: Path, entries: Callable[[], Iterable[RejectedRecord]]
 
 
 def store_rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
-    """Yield the records that were rejected when a store was made; raise FormatError if it is damaged."""
+    """Yield the records that were rejected when a store was made.
+
+    Price: reading each file of them twice, as it is checked first.
+
+    Raises:
+        FormatError: the store is damaged.
+    """
     for part in index.parts:
-        if part.rejects_xxh3 is not None:
-            names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
-            rejects = read_rejects(store / rejects_name(part.path), part.rejects_xxh3)
-            for name, reject in zip(names, rejects, strict=True):
-                yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
+        if part.rejects_xxh3 is None:
+            continue
+        path = store / rejects_name(part.path)
+        why = find_damage(path, None, part.rejects_xxh3, INDEX_NAME)
+        if why is not None:
+            raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
+        names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            for name, line in zip(names, lines, strict=True):
+                yield RejectedRecord(file=name, **json.loads(line))
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.

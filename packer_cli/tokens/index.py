@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from packer_cli.corpus.types import Reject, Source
+from packer_cli.corpus.types import Source
 from packer_cli.engine.local import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
@@ -284,20 +283,3 @@ def damaged_part(path: Path | RemotePath, why: str) -> FormatError:
 def rejects_name(name: str) -> str:
     """Return the file name of a part's rejected records; the file exists only if there are any."""
     return name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
-
-
-def read_rejects(path: Path, xxh3: str) -> Iterator[Reject]:
-    """Yield the rejected records of a part, file by file. Price: reading the file twice, as it is checked first.
-
-    Args:
-        xxh3: checksum of the file.
-
-    Raises:
-        FormatError: the file is missing or damaged.
-    """
-    why = find_damage(path, None, xxh3, INDEX_NAME)
-    if why is not None:
-        raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield Reject(**json.loads(line))
