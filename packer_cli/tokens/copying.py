@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from packer_cli.format.arrays import Columns
+from packer_cli.format.ragged import Int64Array, Lists, expand, offsets_of, owners
 
 _VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 12)])
 _INLINE = 12
@@ -20,7 +23,7 @@ _REACH = 2**30
 class Among:
     """Places of values in many arrays, to take the values out without joining the arrays."""
 
-    def __init__(self, number: NDArray[np.int64]) -> None:
+    def __init__(self, number: Int64Array) -> None:
         """Sort the values by array. O(m) for up to 65,536 arrays, which numpy sorts by radix; O(m log m) for more.
 
         Args:
@@ -35,7 +38,7 @@ class Among:
             (of, order[begin:end]) for of, (begin, end) in zip(ordered[begins].tolist(), borders, strict=True)
         ]
 
-    def take(self, arrays: Sequence[NDArray[Any]], place: NDArray[np.int64]) -> NDArray[Any]:
+    def take(self, arrays: Sequence[NDArray[Any]], place: Int64Array) -> NDArray[Any]:
         """Take values ([m], of the arrays' type) at places (int64[m]) of arrays. Price: a few us for each array."""
         values = np.empty(len(place), dtype=arrays[0].dtype if arrays else np.int32)
         for number, own in self._of_array:
@@ -43,8 +46,21 @@ class Among:
         return values
 
 
+Arrays = Callable[[str, str], list[NDArray[Any]]]
+"""Gives the `offsets` or `values` of a column of all record batches."""
+
+
+def take_lists(arrays: Arrays, batch: Int64Array, row: Int64Array, *names: str) -> Columns:
+    """Take lists that have the same sizes, of rows of record batches (int64[m])."""
+    of_rows, offsets = Among(batch), arrays(names[0], "offsets")
+    first, stop = (of_rows.take(offsets, row + k).astype(np.int64) for k in (0, 1))
+    sizes = stop - first
+    among, place, borders = Among(batch[owners(sizes)]), expand(first, sizes), offsets_of(sizes)
+    return {name: Lists(borders, among.take(arrays(name, "values"), place)) for name in names}
+
+
 def copy_spans(
-    buffers: Sequence[pa.Buffer], number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
+    buffers: Sequence[pa.Buffer], number: Int64Array, begin: Int64Array, size: Int64Array
 ) -> NDArray[np.uint8]:
     """Copy the bytes of m spans, in order, by Arrow: uint8[sum of sizes], writable. O(bytes), without the GIL.
 
@@ -70,9 +86,7 @@ def copy_spans(
     return np.frombuffer(array.cast(pa.large_binary()).buffers()[2], dtype=np.uint8, count=num_bytes)
 
 
-def _cut(
-    number: NDArray[np.int64], begin: NDArray[np.int64], size: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _cut(number: Int64Array, begin: Int64Array, size: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Cut spans to the same bytes in spans of at most `_REACH` bytes."""
     parts = -(-size // _REACH)
     if (parts == 1).all():
@@ -86,9 +100,9 @@ def _cut(
 def _fill_inline(
     views: NDArray[np.void],
     buffers: Sequence[pa.Buffer],
-    number: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    short: NDArray[np.int64],
+    number: Int64Array,
+    begin: Int64Array,
+    short: Int64Array,
 ) -> None:
     """Write the bytes of short spans into their views, followed by zeros. Price: a few us for each buffer."""
     short = short[np.argsort(number[short], kind="stable")]

@@ -21,31 +21,22 @@ from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.token_parts import Spans
 from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.types import WHOLE, Int64Array, ItemPieces, begins_run
-from packer_cli.tokens.copying import Among
+from packer_cli.tokens.copying import Among, Arrays, take_lists
 
 
-def take_items(batches: Sequence[Columns], batch: Int64Array, row: Int64Array, *, is_weighted: bool) -> Columns:
+def take_items(arrays: Arrays, batch: Int64Array, row: Int64Array, *, is_weighted: bool) -> Columns:
     """Take m items, in order, with their loss spans. O(segments + branches + spans), and some us a record batch.
 
     Args:
-        batches: the columns of all record batches.
         batch, row: int64 [m]: the record batch of each item, and its row there.
         is_weighted: whether loss spans have weights.
     """
+    spans = (STARTS, STOPS, WEIGHTS) if is_weighted else (STARTS, STOPS)
+    found: Columns = {}
+    for names in (SEGMENT_LISTS[:1], SEGMENT_LISTS[1:], BRANCH_LISTS, spans):
+        found |= take_lists(arrays, batch, row, *names)
     of_rows = Among(batch)
-
-    def take(*names: str) -> Columns:
-        """Take lists that have the same sizes."""
-        of_each = [columns[names[0]].offsets for columns in batches]
-        first, stop = (of_rows.take(of_each, row + k).astype(np.int64) for k in (0, 1))
-        sizes = stop - first
-        among, place, offsets = Among(batch[owners(sizes)]), expand(first, sizes), offsets_of(sizes)
-        return {name: Lists(offsets, among.take([each[name].values for each in batches], place)) for name in names}
-
-    found = take(SEGMENT_LISTS[0]) | take(SEGMENT_LISTS[1]) | take(*BRANCH_LISTS)
-    found |= take(STARTS, STOPS, *([WEIGHTS] if is_weighted else []))
-    values = ("item_kind", *ITEM_VALUES)
-    return found | {name: of_rows.take([columns[name] for columns in batches], row) for name in values}
+    return found | {name: of_rows.take(arrays(name, "numbers"), row) for name in ("item_kind", *ITEM_VALUES)}
 
 
 def item_trees(batches: Sequence[Columns]) -> ItemTrees:

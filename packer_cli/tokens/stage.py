@@ -47,15 +47,7 @@ from packer_cli.tokens.index import (
     write_index,
 )
 from packer_cli.tokens.part import Description, PartFacts, PartTask, work
-from packer_cli.tokens.share import (
-    agreed,
-    index_of,
-    names_of,
-    no_data,
-    remove_stale,
-    require_one_version,
-    vouches,
-)
+from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint, writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
 

@@ -26,14 +26,14 @@ from packer_cli.format.arrays import Columns, columns_of
 from packer_cli.format.constants import REFERENCE_VALUES
 from packer_cli.format.items import BRANCH_LISTS, items_of_samples, trees_of_rows, unique_tokens
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
-from packer_cli.format.ragged import Lists, expand, offsets_of, owners
+from packer_cli.format.ragged import Lists, offsets_of, owners
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.token_parts import Spans
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.types import Int64Array, ItemPieces, Pieces
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
-from packer_cli.tokens.copying import Among, copy_spans
+from packer_cli.tokens.copying import Among, copy_spans, take_lists
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
 from packer_cli.tokens.item_pieces import are_of, branch_spans, cut_items, item_trees, take_items
 from packer_cli.tokens.ranges import REQUEST_BYTES, RangedParts
@@ -175,7 +175,7 @@ class TokenStore:
         begin, size = np.add(first, pieces.start, dtype=np.int64), pieces.length.astype(np.int64)
         if (begin + size > stop).any():
             raise self._other_plan("a sample is shorter than planned")
-        input_ids, spans = self._ids_at(batch, begin, size), self._spans_of(pieces, among, batch, row)
+        input_ids, spans = self._ids_at(batch, begin, size), self._loss_spans(pieces)
         borders = offsets_of(size)
         tokens, of_spans = borders[offsets], np.searchsorted(spans.piece, offsets)
         place = (borders[:-1] - np.repeat(tokens[:-1], np.diff(offsets)))[spans.piece]
@@ -311,15 +311,11 @@ class TokenStore:
         if isinstance(pieces, ItemPieces):
             spans, piece = branch_spans(self._take(batch, row), pieces)
             return spans._replace(piece=piece[spans.piece])
-        return self._spans_of(pieces, Among(batch), batch, row)
-
-    def _spans_of(self, pieces: Pieces, among: Among, batch: Int64Array, row: Int64Array) -> Spans:
-        of_each = self._arrays(STARTS, "offsets")
-        first, stop = (among.take(of_each, row + k).astype(np.int64) for k in (0, 1))
-        run, place = owners(stop - first), expand(first, stop - first)
-        among, names = Among(batch[run]), (STARTS, STOPS, *([WEIGHTS] if self._is_weighted else []))
-        starts, stops, *weights = (among.take(self._arrays(name, "values"), place) for name in names)
-        return Spans(starts, stops, run, weights[0] if weights else None).clipped(pieces.start, pieces.length)
+        names = (STARTS, STOPS, WEIGHTS) if self._is_weighted else (STARTS, STOPS)
+        starts, stops, *weights = take_lists(self._arrays, batch, row, *names).values()
+        run = owners(np.diff(starts.offsets))
+        whole = Spans(starts.values, stops.values, run, weights[0].values if weights else None)
+        return whole.clipped(pieces.start, pieces.length)
 
     def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
         """Find the record batch of each of these samples, and its row there."""
@@ -340,13 +336,15 @@ class TokenStore:
             return self._made_rows
 
     def _arrays(self, name: str, part: str) -> list[NDArray[Any]]:
-        """Return the `offsets` or `values` of lists, an array a record batch; kept, as there may be many batches."""
+        """Return the `offsets` or `values` of lists, or `numbers`, an array a record batch; kept, as there may be many
+        batches."""
         if (name, part) not in self._made_arrays:
-            self._made_arrays[name, part] = [getattr(columns[name], part) for columns in self._rows]
+            columns = (columns[name] for columns in self._rows)
+            self._made_arrays[name, part] = [each if part == "numbers" else getattr(each, part) for each in columns]
         return self._made_arrays[name, part]
 
     def _take(self, batch: Int64Array, row: Int64Array) -> Columns:
-        return take_items(self._rows, batch, row, is_weighted=self._is_weighted)
+        return take_items(self._arrays, batch, row, is_weighted=self._is_weighted)
 
     def _as_rows(self, columns: Columns) -> Columns:
         """Add to the columns of a record batch the weights and items that other parts of the store have."""
