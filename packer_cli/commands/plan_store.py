@@ -137,7 +137,7 @@ def plan_store(
 
     plan, cut = plan_cut(samples, resolved, pieces_of)
     plan = predicted(plan, config)
-    weights = _piece_weights(store, plan.pieces) if store.index.is_weighted else None
+    weights = _piece_weights(store, plan.pieces) if store.index.columns.is_weighted else None
     loss = PieceLoss(_piece_loss_tokens(store, samples, plan.pieces), weights)
     counts = _counts(of_store.records_of(config), cut.counts(plan.pieces), loss)
     return plan, loss, counts, plan_stats(plan, resolved.request, samples.sources), cut

@@ -215,15 +215,12 @@ class ShardWriter:
 
     def _fetch(self) -> None:
         """Fetch the parts of a remote store of which much is needed; ranges of the others are read as they are."""
-        if not self._store.is_remote or self._tasks is None:
-            self._store.fetch_parts()
-            return
         needs = np.zeros(len(self._store.index.parts))
-        for shard in self._tasks:
-            offsets = self._plan.packs.offsets
+        offsets, pieces = self._plan.packs.offsets, self._plan.pieces
+        for shard in self._tasks or ():
             members = self._plan.packs.pieces[offsets[shard.first_pack] : offsets[shard.first_pack + shard.num_packs]]
-            needs += self._store.needs(self._plan.pieces.sample[members], self._plan.pieces.length[members])
-        self._store.fetch_parts(needs)
+            needs += self._store.needs(pieces.sample[members], pieces.length[members])
+        self._store.fetch_parts(None if self._tasks is None else needs)
 
     def _blocks(self, shard: ShardTask, schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
         """Yield the blocks of a shard, about a million tokens at a time."""

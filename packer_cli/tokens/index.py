@@ -172,11 +172,6 @@ class StoreIndex:
         return RowColumns(*map(any, zip(RowColumns(), *(part.columns for part in self.parts), strict=True)))
 
     @property
-    def is_weighted(self) -> bool:
-        """Whether loss tokens have weights other than 1."""
-        return self.columns.is_weighted
-
-    @property
     def unit(self) -> str:
         """The noun for its rows."""
         return self.columns.unit

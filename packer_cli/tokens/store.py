@@ -80,16 +80,11 @@ class TokenStore:
         self._lock = Lock()
         self._made_rows: list[Columns] | None = None
         self._made_arrays: dict[tuple[str, str], list[NDArray[Any]]] = {}
-        self._is_weighted = index.is_weighted
+        self._is_weighted = index.columns.is_weighted
         self._first_sample = offsets_of(np.array(counts))
         self._files = [file for part in index.parts for file in part.files]
         self._num_samples = np.array([file.num_samples for file in self._files], dtype=np.int64)
         self._source = np.array([file.source for file in self._files], dtype=np.int32)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it is in remote storage, and not all of it has been fetched."""
-        return self._ranged is not None
 
     def __len__(self) -> int:
         return int(self._first_sample[-1])

@@ -23,10 +23,10 @@ from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import EpochInfo, Generation
 from packer_cli.format.items import find_wrong_items
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_spans
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.ranks import read_iterations, read_rank
-from packer_cli.format.schema import CHECKSUM, ITEM_VALUES, TREE_COLUMNS, iterations_path, row_checksums
+from packer_cli.format.schema import CHECKSUM, ITEM_VALUES, TREE_COLUMNS, row_checksums
 from packer_cli.format.shards import ShardFile, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
@@ -153,19 +153,17 @@ def check_epoch(
     """
     found: dict[str, str] = {}
     times = np.zeros(sum(group.num_packs for group in manifest.groups), dtype=np.int64)
-    expected = columns.of_file(epoch.path) if columns else {}
-    of_file = {epoch.file_of(ranks.first)[0]: ranks.first for ranks in epoch.ranks}
-    for path in (iterations_path(epoch.path), *of_file):
+    files, expected = SetFolder(folder), columns.of_file(epoch.path) if columns else {}
+    ranks = [None, *(file.first for file in epoch.ranks)]
+    for (path, _), rank in zip(epoch.files, ranks, strict=True):
         if path in skip:
             continue
-        rank = of_file.get(path)
         try:
-            with open_source(folder / path) as source:
-                data = source.read_buffer()
-                if rank is None:
-                    table = read_iterations(data, epoch, generation.fingerprint, compares=False)
-                else:
-                    table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
+            data = files.read(path)
+            if rank is None:
+                table = read_iterations(data, epoch, generation.fingerprint, compares=False)
+            else:
+                table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
             if columns and path not in expected:
                 raise ValueError("the plan has no such ranks")
             planned = expected[path][1]() if columns else {}
@@ -181,7 +179,7 @@ def check_epoch(
         except (OSError, ValueError) as error:
             require_damage(error)
             found[path] = str(error)
-    if found or any(path in skip for path in of_file):
+    if found or any(path in skip for path, _ in epoch.files):
         return found  # Others' packs cannot be counted.
     wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)
     if len(wrong_packs):
