@@ -149,7 +149,7 @@ def require_tokens(store: Path) -> None:
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:
     """Check the finished plan of a store, and return its header; None if missing, damaged or of another store."""
-    header = current_header(folder)
+    header = intact_or_none(read_plan_header, folder / PLAN_NAME)
     if header is None or intact_or_none(partial(read_plan, check=True), folder / PLAN_NAME) is None:
         return None
     is_of_store = store_of(folder, header).resolve() == store.resolve()
