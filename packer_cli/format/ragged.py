@@ -18,6 +18,12 @@ class Lists(NamedTuple):
     values: NDArray[Any]
     """The items of all rows, one row after another."""
 
+    def row(self, i: int) -> NDArray[Any]:
+        """Return the items of row `i`, a view."""
+        offset = self.offsets.item
+        items: NDArray[Any] = self.values[offset(i) : offset(i + 1)]
+        return items
+
     def take(self, rows: NDArray[np.integer]) -> Lists:
         """Take the lists of these rows (int[m]), in their order.
 

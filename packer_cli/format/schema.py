@@ -220,8 +220,7 @@ def row_checksum(columns: Columns, i: int, tokens: Sequence[np.ndarray] = ()) ->
     lists: list[Any] = [*tokens]
     for name, column in columns.items():
         if isinstance(column, Lists):
-            offset = column.offsets.item
-            lists.append(column.values[offset(i) : offset(i + 1)])
+            lists.append(column.row(i))
         elif name != CHECKSUM:
             numbers.append(column[i : i + 1])
     digest = xxhash.xxh3_64(b"".join(numbers))

@@ -20,6 +20,7 @@ from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns, columns_of
 from packer_cli.format.entries import PartInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
+from packer_cli.format.ragged import owners
 
 PARTS_KEPT = 1024
 """Most parts that are open at a time; each takes some KiB, and addresses."""
@@ -85,22 +86,19 @@ class TokenParts:
     def _gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> Columns:
         part = np.searchsorted(self._first, sample, side="right") - 1
         row = sample - self._first[part]
-        ids, starts, stops, weights, counts = [], [], [], [], []
+        ids, starts, stops, weights = [], [], [], []
         pieces = zip(part.tolist(), row.tolist(), start.tolist(), length.tolist(), strict=True)
         for number, local, begin, size in pieces:
             batch, at = self._find(number, local)
-            tokens, of_starts, of_stops = batch["input_ids"], batch[STARTS], batch[STOPS]
-            first, last = tokens.offsets.item(at), tokens.offsets.item(at + 1)
-            if not 0 <= begin <= begin + size <= last - first:
+            tokens = batch["input_ids"].row(at)
+            if not 0 <= begin <= begin + size <= len(tokens):
                 raise FormatError(f"sample {local} of token part {number} is shorter than planned")
-            ids.append(tokens.values[first + begin : first + begin + size])
-            a, b = of_starts.offsets.item(at), of_starts.offsets.item(at + 1)
-            starts.append(of_starts.values[a:b])
-            stops.append(of_stops.values[a:b])
+            ids.append(tokens[begin : begin + size])
+            starts.append(batch[STARTS].row(at))
+            stops.append(batch[STOPS].row(at))
             if self._is_weighted:
-                weights.append(batch[WEIGHTS].values[a:b] if WEIGHTS in batch else np.ones(b - a, np.float32))
-            counts.append(b - a)
-        of_piece = np.repeat(np.arange(len(ids)), counts)
+                weights.append(batch[WEIGHTS].row(at) if WEIGHTS in batch else np.ones(len(starts[-1]), np.float32))
+        of_piece = owners(np.array([len(each) for each in starts], dtype=np.int64))
         of_spans = np.concatenate(weights) if weights else None
         of_samples = Spans(np.concatenate(starts), np.concatenate(stops), of_piece, of_spans)
         spans = of_samples.clipped(start, length)

@@ -17,7 +17,7 @@ _VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 12)])
 _INLINE = 12
 """Most bytes of a span that Arrow keeps in the view itself; longer ones are (prefix, number of buffer, offset)."""
 _REACH = 2**30
-"""Most bytes of a span, and its latest begin in its buffer, since offsets and sizes are int32; longer ones are cut."""
+"""The latest begin of a span in its buffer, since offsets are int32."""
 
 
 class Among:
@@ -71,7 +71,7 @@ def copy_spans(
         begin, size: int64[m], bytes; a size is at least 1. The caller guarantees that the spans lie in their buffers.
     """
     num_bytes = int(size.sum())
-    number, begin, size = _cut(number, begin, size)
+    assert size.max(initial=0) < 2**31
     windows, window = np.unique(begin // _REACH * len(buffers) + number, return_inverse=True)
     begin = begin % _REACH
     reached = [buffers[w % len(buffers)].slice(w // len(buffers) * _REACH) for w in windows.tolist()]
@@ -84,17 +84,6 @@ def copy_spans(
         _fill_inline(views, reached, window, begin, short)
     array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *reached])
     return np.frombuffer(array.cast(pa.large_binary()).buffers()[2], dtype=np.uint8, count=num_bytes)
-
-
-def _cut(number: Int64Array, begin: Int64Array, size: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Cut spans to the same bytes in spans of at most `_REACH` bytes."""
-    parts = -(-size // _REACH)
-    if (parts == 1).all():
-        return number, begin, size
-    before = np.repeat(np.cumsum(parts) - parts, parts)
-    skipped = (np.arange(len(before)) - before) * _REACH
-    left = np.repeat(size, parts) - skipped
-    return np.repeat(number, parts), np.repeat(begin, parts) + skipped, np.minimum(left, _REACH)
 
 
 def _fill_inline(
