@@ -23,6 +23,7 @@ from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
+from packer_cli.format.ragged import owners
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.core.cost import pack_sums
@@ -82,17 +83,19 @@ def describe_groups(
     plan: Plan, piece_loss: PieceLoss, shards: Sequence[ShardTask], finished: Mapping[str, FinishedPart]
 ) -> tuple[GroupInfo, ...]:
     """Describe for the manifest the groups, whose shards are written; `finished` has the shards by path."""
-    num_samples = plan.pieces.num_samples(plan.packs)
-    num_tokens, num_loss_tokens = (
-        pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
-    )
-    loss_weight = None
+    packs = plan.packs
+    figures = {
+        "num_packs": np.ones(len(packs), dtype=np.int64),
+        "num_samples": plan.pieces.num_samples(packs),
+        "num_tokens": pack_sums(plan.pieces.length, packs.offsets, packs.pieces),
+        "num_loss_tokens": pack_sums(piece_loss.tokens, packs.offsets, packs.pieces),
+    }
     if piece_loss.weights is not None:
-        pack = np.repeat(np.arange(len(plan.packs)), np.diff(plan.packs.offsets))
-        loss_weight = np.bincount(pack, piece_loss.weights[plan.packs.pieces], minlength=len(plan.packs))
+        pack = owners(np.diff(packs.offsets))
+        figures["loss_weight"] = np.bincount(pack, piece_loss.weights[packs.pieces], minlength=len(packs))
     groups = []
     for g, group in enumerate(plan.groups):
-        own = plan.packs.group == g
+        own = packs.group == g
         files = [
             ShardInfo(
                 path=shard.name,
@@ -109,12 +112,8 @@ def describe_groups(
             GroupInfo(
                 name=group.name(g),
                 **vars(group),
-                num_packs=int(own.sum()),
-                num_samples=int(num_samples[own].sum()),
-                most_samples=int(num_samples[own].max(initial=0)),
-                num_tokens=int(num_tokens[own].sum()),
-                num_loss_tokens=int(num_loss_tokens[own].sum()),
-                loss_weight=None if loss_weight is None else float(loss_weight[own].sum()),
+                **{name: of_packs[own].sum().item() for name, of_packs in figures.items()},
+                most_samples=int(figures["num_samples"][own].max(initial=0)),
                 shards=tuple(files),
             )
         )
