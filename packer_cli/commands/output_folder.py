@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -149,8 +148,10 @@ def require_tokens(store: Path) -> None:
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:
     """Check the finished plan of a store, and return its header; None if missing, damaged or of another store."""
-    header = intact_or_none(read_plan_header, folder / PLAN_NAME)
-    if header is None or intact_or_none(partial(read_plan, check=True), folder / PLAN_NAME) is None:
+    try:
+        read_plan(folder / PLAN_NAME, check=True)
+        header = read_plan_header(folder / PLAN_NAME)
+    except (InputError, FormatError):
         return None
     is_of_store = store_of(folder, header).resolve() == store.resolve()
     return header if is_of_store and (folder / REJECTED_NAME).exists() else None

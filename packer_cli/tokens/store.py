@@ -276,8 +276,7 @@ class TokenStore:
         far = [number for number in numbers if self._batches[number] is None]
         read: Iterator[NDArray[Any]] = iter(self._ranged.columns(name, far) if self._ranged else [])
         near = (self._batches[number] for number in numbers)
-        own = (each and (each["input_ids"].offsets if name == "offsets" else each[name]) for each in near)
-        return [next(read) if each is None else each for each in own]
+        return [next(read) if each is None else _numbers(each, name) for each in near]
 
     def _tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
@@ -352,3 +351,8 @@ class TokenStore:
     def _branch_offsets(self) -> Int64Array:
         """int64[n+1]: the first branch of each item among those of the store."""
         return offsets_of(np.concatenate([_NONE, *(np.diff(each["branch_segments"].offsets) for each in self._rows)]))
+
+
+def _numbers(columns: Columns, name: str) -> NDArray[Any]:
+    found: NDArray[Any] = columns["input_ids"].offsets if name == "offsets" else columns[name]
+    return found
