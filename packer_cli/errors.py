@@ -19,10 +19,7 @@
 A message names the thing (file, line, value), the rule, and the remedy, in one line.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Iterable
 
 
 class HbpackError(Exception):
@@ -79,14 +76,6 @@ class VersionError(FormatError):
 
 class RemoteError(RunError):
     """Remote storage does not answer, or refuses the request."""
-
-
-def intact_or_none(read: Callable[..., T], *arguments: Any) -> T | None:
-    """Return what a function reads; None if it is missing or damaged."""
-    try:
-        return read(*arguments)
-    except (InputError, FormatError):
-        return None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

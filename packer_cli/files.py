@@ -9,17 +9,18 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import xxhash
 
-from packer_cli.errors import OutputError
+from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.remote.path import RemotePath, is_remote
 
+T = TypeVar("T")
 _TEMPORARY = ".tmp"
 _SYNC_BYTES = 2**25
 
@@ -168,6 +169,14 @@ def holds(path: Path, blocks: Iterable[bytes]) -> bool:
             return all(file.read(len(block)) == block for block in blocks) and not file.read(1)
     except FileNotFoundError:
         return False
+
+
+def intact_or_none(read: Callable[..., T], *arguments: Any) -> T | None:
+    """Return what a function reads; None if it is missing or damaged."""
+    try:
+        return read(*arguments)
+    except (InputError, FormatError):
+        return None
 
 
 def is_temporary(name: str) -> bool:

@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import say, warn
-from packer_cli.errors import FormatError, InputError, OutputError, intact_or_none
-from packer_cli.files import atomic_file, holds, remove_folder
+from packer_cli.errors import FormatError, InputError, OutputError
+from packer_cli.files import atomic_file, holds, intact_or_none, remove_folder
 from packer_cli.folders import TaskLock, entries_of, hold_folder
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import (

@@ -17,8 +17,8 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart
-from packer_cli.errors import FormatError, InputError, intact_or_none
-from packer_cli.files import atomic_file, fingerprint, remove_folder, remove_temporaries
+from packer_cli.errors import FormatError, InputError
+from packer_cli.files import atomic_file, fingerprint, intact_or_none, remove_folder, remove_temporaries
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo

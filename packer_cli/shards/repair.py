@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import FormatError, intact_or_none
+from packer_cli.errors import FormatError
+from packer_cli.files import intact_or_none
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import FileInfo, Generation

@@ -26,8 +26,8 @@ from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import ConfigError, InputError, RunError, TooManyRejectedError, intact_or_none
-from packer_cli.files import fingerprint
+from packer_cli.errors import ConfigError, InputError, RunError, TooManyRejectedError
+from packer_cli.files import fingerprint, intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
