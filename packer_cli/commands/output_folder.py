@@ -38,7 +38,7 @@ from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index, rejects_name, remedy
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index, remedy
 from packer_cli.tokens.store import TokenStore, open_store
 
 APPEND_MARKER = ".append.json"
@@ -351,7 +351,7 @@ def store_rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
     for part in index.parts:
         if part.rejects_xxh3 is None:
             continue
-        path = store / rejects_name(part.path)
+        path = store / part.rejects_name
         why = find_damage(path, None, part.rejects_xxh3, INDEX_NAME)
         if why is not None:
             raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")

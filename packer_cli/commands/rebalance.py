@@ -36,14 +36,7 @@ from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.names import as_path
-from packer_cli.shards.manifest import (
-    file_info,
-    is_of_plan,
-    read_manifest,
-    shared_replicas,
-    write_epochs,
-    write_manifest,
-)
+from packer_cli.shards.manifest import is_of_plan, read_manifest, shared_replicas, write_epochs, write_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
 from packer_cli.sizes import counted
@@ -180,17 +173,11 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
     whole = schedules[1:] if origin.step else schedules
     check_plan(replace(dealt, epochs=tuple(whole)))
     check_rest(dealt, schedules[0], left, num_gpus)
-    schedules = list(predicted(replace(dealt, epochs=tuple(schedules)), options).epochs)
+    dealt = predicted(replace(dealt, epochs=tuple(schedules)), options)
     path = generation_path(len(manifest.history) + 1)
     remove_folder(folder / path)  # Left by a killed run; nothing refers to it.
-    write_schedules(
-        folder / path / SCHEDULES_NAME,
-        schedules,
-        fingerprint=own_fingerprint,
-        num_gpus=num_gpus,
-        first_epoch=origin.epoch,
-    )
-    first, *others = write_epochs(folder, path, origin.epoch, dealt, schedules, piece_loss, own_fingerprint)
+    file = write_schedules(folder, f"{path}/{SCHEDULES_NAME}", dealt, own_fingerprint, origin.epoch)
+    first, *others = write_epochs(folder, path, origin.epoch, dealt, piece_loss, own_fingerprint)
     sources = None  # The token store may be gone, or may have changed.
     with suppress(InputError, FormatError):
         sources = open_own_store(folder, header).sources()
@@ -200,8 +187,8 @@ def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = N
         num_gpus=num_gpus,
         first_epoch=origin.epoch,
         epochs=(replace(first, first_step=origin.step), *others),
-        replicas=shared_replicas(replace(dealt, epochs=tuple(schedules))),
-        schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
+        replicas=shared_replicas(dealt),
+        schedules=file,
         history=(*manifest.history, manifest.generation),
         origin=origin,
         metrics=plan_stats(replace(dealt, epochs=tuple(whole)), request, sources),

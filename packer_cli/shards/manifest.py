@@ -27,7 +27,7 @@ from packer_cli.format.ragged import owners
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.core.cost import pack_sums
-from packer_cli.plan.core.types import PieceLoss, Plan, Schedule
+from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.names import relative_path
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.plan_file import PlanHeader, read_plan
@@ -224,7 +224,7 @@ class SetWriter:
         parts: Parts[ShardTask] = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, (), ())
         parts.begin()
         plan, piece_loss = self._planned
-        epochs = write_epochs(self._folder, "ranks", 0, plan, plan.epochs, piece_loss, self._fingerprint)
+        epochs = write_epochs(self._folder, "ranks", 0, plan, piece_loss, self._fingerprint)
         manifest = self._manifest(describe_groups(plan, piece_loss, self._tasks, finished), epochs)
         _remove_stale(self._folder, manifest)
         write_manifest(self._folder, manifest)
@@ -269,17 +269,11 @@ class SetWriter:
 
 
 def write_epochs(
-    folder: Path,
-    path: str,
-    first_epoch: int,
-    plan: Plan,
-    schedules: Sequence[Schedule],
-    piece_loss: PieceLoss,
-    own_fingerprint: str,
+    folder: Path, path: str, first_epoch: int, plan: Plan, piece_loss: PieceLoss, own_fingerprint: str
 ) -> tuple[EpochInfo, ...]:
     """Write the rank manifests of a generation below `path`; what the manifest says of each epoch."""
     epochs = []
-    for number, schedule in enumerate(schedules, first_epoch):
+    for number, schedule in enumerate(plan.epochs, first_epoch):
         name = f"{path}/{epoch_name(number)}"
         columns = EpochColumns(plan, schedule, piece_loss)
         xxh3 = write_epoch(folder, name, own_fingerprint, columns)

@@ -19,6 +19,7 @@ from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import HashingFile, atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
 from packer_cli.format.checksums import require_damage
+from packer_cli.format.entries import FileInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.ragged import offsets_of
 from packer_cli.format.records import json_values, read_record
@@ -73,16 +74,18 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
     _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)
 
 
-def write_schedules(
-    path: Path, epochs: Sequence[Schedule], *, fingerprint: str, num_gpus: int, first_epoch: int
-) -> None:
-    """Write schedules of the packs of a plan that stands elsewhere, atomically.
+def write_schedules(folder: Path, path: str, plan: Plan, fingerprint: str, first_epoch: int) -> FileInfo:
+    """Write the schedules of a plan whose packs stand elsewhere, atomically; describe the file for the manifest.
 
     Args:
+        folder: of the set.
+        path: of the file in it.
         fingerprint: of the generation that they are of.
     """
-    facts = {"fingerprint": fingerprint, "num_gpus": num_gpus, "first_epoch": first_epoch}
-    _write_arrays(path, _schedule_arrays(epochs), {"plan_version": PLAN_VERSION, **facts})
+    facts = {"fingerprint": fingerprint, "num_gpus": plan.num_gpus, "first_epoch": first_epoch}
+    metadata = {"plan_version": PLAN_VERSION, **facts}
+    file = _write_arrays(folder / path, _schedule_arrays(plan.epochs), metadata)
+    return FileInfo(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest())
 
 
 def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
@@ -121,7 +124,7 @@ def _schedules(arrays: dict[str, NDArray[Any]]) -> tuple[Schedule, ...]:
     return tuple(epochs)
 
 
-def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> None:
+def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> HashingFile:
     """Write one row of large lists, and in the header the checksum of row and header, as a flipped bit may make
     another valid plan."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -135,6 +138,7 @@ def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[st
     schema = pa.schema(fields, metadata={_KEY: json.dumps(metadata, sort_keys=True).encode()})
     with atomic_file(path) as file, arrow_file(file, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
+    return file
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -110,6 +110,11 @@ class PartInfo:
         return RowColumns(self.loss_weight is not None, self.items is not None)
 
     @property
+    def rejects_name(self) -> str:
+        """File name of its rejected records, if it has any."""
+        return rejects_name(self.path)
+
+    @property
     def num_refused(self) -> int:
         """Rejected records but for those that carry no loss, which are as they should be."""
         return self.num_rejected - self.num_without_loss
@@ -186,6 +191,13 @@ class StoreIndex:
         """Records that hold something which is not used, by what it is."""
         return sum((Counter(part.unused) for part in self.parts), Counter())
 
+    def write(self, folder: Path) -> None:
+        """Write `tokens.json` atomically, with its checksum."""
+        from pydantic import TypeAdapter  # Six times as fast as `json`, for many files; workers do without.
+
+        with atomic_file(folder / INDEX_NAME) as file:
+            file.write(sign_text(TypeAdapter(StoreIndex).dump_json(self, indent=2)))
+
 
 def read_index(folder: Path) -> StoreIndex:
     """Read `tokens.json`. Raises the errors of `open_store`."""
@@ -206,14 +218,6 @@ def read_index(folder: Path) -> StoreIndex:
     except (OSError, ValueError, AttributeError) as error:
         require_damage(error)
         raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
-
-
-def write_index(folder: Path, index: StoreIndex) -> None:
-    """Write `tokens.json` atomically, with its checksum."""
-    from pydantic import TypeAdapter  # Six times as fast as `json`, for a store of many files; workers do without.
-
-    with atomic_file(folder / INDEX_NAME) as file:
-        file.write(sign_text(TypeAdapter(StoreIndex).dump_json(index, indent=2)))
 
 
 def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:

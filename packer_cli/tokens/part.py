@@ -26,13 +26,14 @@ from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.cutting import LINE, LINE_BITS, count_by_slice, describe_line, read_slices
-from packer_cli.tokens.index import WORK, PartFile, PartInfo, rejects_name
+from packer_cli.tokens.cutting import LINE, LINE_BITS, Cut, count_by_slice, describe_line, read_slices
+from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, rejects_name
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
 
 if TYPE_CHECKING:
+    from packer_cli.config import TokenizeConfig
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.encode.masks import Backends
 
@@ -64,6 +65,29 @@ class PartTask:
             slice_ if slice_.file.fingerprint else slice_._replace(file=hold(slice_.file)) for slice_ in self.slices
         )
         return replace(self, slices=tuple(slices))
+
+
+def part_tasks(config: TokenizeConfig, header: StoreIndex, cuts: Sequence[Cut]) -> list[PartTask]:
+    """Make a task for each part.
+
+    Args:
+        header: facts about the whole store.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be found.
+    """
+    files = tokenizer_fingerprint(config.tokenizer)
+    return [
+        PartTask(
+            name=cut.name,
+            slices=cut.slices,
+            shared_fingerprint=fingerprint(vars(header.options), files, header.library_versions, STORE_VERSION),
+            tokenizer=NamedTokenizer.of(config),
+            tokenizer_fingerprint=fingerprint(files, header.options.chat_template, config.eos_token),
+            options=header.options,
+        )
+        for cut in cuts
+    ]
 
 
 def _content(slice_: CorpusSlice) -> list[Any]:

@@ -15,7 +15,7 @@ from packer_cli.engine.array import ArrayShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError
 from packer_cli.files import fingerprint, remove_temporaries
-from packer_cli.tokens.index import STORE_VERSION, StoreIndex, rejects_name
+from packer_cli.tokens.index import STORE_VERSION, StoreIndex
 from packer_cli.tokens.part import PartTask
 from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint
 
@@ -153,7 +153,7 @@ def _current(file: CorpusFile | None, versions: Read) -> str | None:
 def remove_stale(folder: Path, index: StoreIndex) -> None:
     """Remove the leftovers of another run: temporary files, and parts that the index does not list."""
     remove_temporaries(folder)
-    names = {name for part in index.parts for name in (part.path, part.num_rejected and rejects_name(part.path))}
+    names = {name for part in index.parts for name in (part.path, part.num_rejected and part.rejects_name)}
     for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
         if path.name not in names:
             path.unlink()

@@ -27,53 +27,19 @@ from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import ConfigError, InputError, RunError, TooManyRejectedError
-from packer_cli.files import fingerprint, intact_or_none
+from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
-from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.cutting import Cut, cut_units, is_columnar, list_units, without_crashes
-from packer_cli.tokens.index import (
-    INDEX_NAME,
-    STORE_VERSION,
-    TOKENS,
-    WORK,
-    PartInfo,
-    StoreIndex,
-    StoreSource,
-    read_index,
-    rejects_name,
-    write_index,
-)
-from packer_cli.tokens.part import Description, PartFacts, PartTask, work
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
+from packer_cli.tokens.part import Description, PartFacts, PartTask, part_tasks, work
 from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
-from packer_cli.tokens.tokenizer.files import tokenizer_fingerprint, writes_date
+from packer_cli.tokens.tokenizer.files import writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "sentencepiece")
-
-
-def part_tasks(config: TokenizeConfig, cuts: Sequence[Cut]) -> list[PartTask]:
-    """Make a task for each part.
-
-    Raises:
-        TokenizerError: the tokenizer cannot be found.
-    """
-    options = sample_options(config)
-    files = tokenizer_fingerprint(config.tokenizer)
-    shared = fingerprint(vars(options), files, library_versions(config.record_schema), STORE_VERSION)
-    return [
-        PartTask(
-            name=cut.name,
-            slices=cut.slices,
-            shared_fingerprint=shared,
-            tokenizer=NamedTokenizer.of(config),
-            tokenizer_fingerprint=fingerprint(files, options.chat_template, config.eos_token),
-            options=options,
-        )
-        for cut in cuts
-    ]
 
 
 def _dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
@@ -208,7 +174,7 @@ class StoreOutput(Output[StoreIndex]):
         if share.is_whole and not cuts:
             raise InputError(no_data([source.name for source in sources]))
         require_inputs(cuts)
-        tasks = part_tasks(config, cuts)
+        tasks = part_tasks(config, header, cuts)
         is_there = not share.is_whole and self.listing.exists()
         repairs = is_there and vouches(before, header, sources, files, tasks)
         parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs)
@@ -244,7 +210,7 @@ class StoreOutput(Output[StoreIndex]):
         index = index_of(self._header, finished.values())
         self._check_rejected(index.total("num_refused"))
         if index != self._before or not self.listing.exists():
-            write_index(self.store, index)
+            index.write(self.store)
         remove_stale(self.store, index)
         return index
 
@@ -359,7 +325,7 @@ def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedP
     for info in index.parts:
         files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
         if info.num_rejected:
-            path = folder / rejects_name(info.path)
+            path = folder / info.rejects_name
             num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
             files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
         facts = PartFacts(part=info, tokenizer=index.tokenizer)

@@ -33,7 +33,7 @@ from packer_cli.shards.repair import (
     write_command,
 )
 from packer_cli.shards.write import PlannedPacks
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index, rejects_name
+from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.store import TokenStore, open_store
 from packer_cli.verify.checks import check_epoch, check_shard, prove_pieces, prove_schedules
 
@@ -213,7 +213,7 @@ class Verifier:
         found = find_damaged_parts(store, index, self._engine)
         for part in index.parts:
             if part.num_rejected:
-                path = store / rejects_name(part.path)
+                path = store / part.rejects_name
                 why = find_damage(path, None, part.rejects_xxh3 or "unknown", "tokens.json")
                 found |= {path.name: why} if why else {}
         self.report.checked["token_parts"] = len(index.parts) - len(found)

@@ -88,7 +88,7 @@ def test_a_killed_run_is_continued_by_its_own_version_alone(packed, tmp_path, mo
             "packer_cli.engine.output.remove_work", lambda work: None
         )  # The markers stay, as those of a run that is killed.
         if is_earlier:
-            patch.setattr("packer_cli.tokens.stage.STORE_VERSION", STORE_VERSION - 1)
+            patch.setattr("packer_cli.tokens.part.STORE_VERSION", STORE_VERSION - 1)
             patch.setattr("packer_cli.shards.manifest.FORMAT_VERSION", FORMAT_VERSION - 1)
         assert hbpack(*packed.words, "--output", out).code == 0
     (out / "hbpack.json").unlink()

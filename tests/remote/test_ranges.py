@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from packer_cli.errors import FormatError
 from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.path import RemotePath
-from packer_cli.tokens.index import PartInfo, StoreIndex, read_index, write_index
+from packer_cli.tokens.index import PartInfo, StoreIndex, read_index
 from packer_cli.tokens.ranges import join_spans
 from packer_cli.tokens.store import open_store
 from tests.cli_runner import Done
@@ -100,7 +100,7 @@ def with_part(folder: Any, change: Callable[[bytes, PartInfo], tuple[bytes, dict
     (folder / part.path).write_bytes(data)
     file = replace(part.files[0], num_samples=says.get("num_samples", part.num_samples))
     parts = (replace(part, **{"files": (file,), "num_bytes": len(data), **says}),)
-    write_index(folder, replace(index, parts=parts))
+    replace(index, parts=parts).write(folder)
     return far_copy(folder)
 
 

@@ -15,7 +15,7 @@ from packer_cli.format.schema import ITEM_VALUES, RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.rows import Items
-from packer_cli.tokens.index import PartFile, PartInfo, StoreIndex, StoreSource, write_index
+from packer_cli.tokens.index import PartFile, PartInfo, StoreIndex, StoreSource
 from packer_cli.tokens.store import TokenStore, open_store
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
 
@@ -96,7 +96,7 @@ def make_item_store(
         fingerprint="x", tokenizer=TokenizerInfo(vocab_size=vocab_size),
         options=SampleOptions(), library_versions={}, sources=(StoreSource(name="a", weight=1),), parts=tuple(infos),
     )  # fmt: skip
-    write_index(folder, index)
+    index.write(folder)
     return open_store(folder)
 
 

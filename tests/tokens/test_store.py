@@ -26,7 +26,6 @@ from packer_cli.tokens.index import (
     StoreIndex,
     StoreSource,
     read_index,
-    write_index,
 )
 from packer_cli.tokens.store import open_store
 from packer_cli.tokens.writer import PartWriter
@@ -78,7 +77,7 @@ def make_store(folder, parts, vocab_size=100):
         fingerprint="x", tokenizer=TokenizerInfo(vocab_size=vocab_size), options=SampleOptions(), library_versions={},
         sources=(StoreSource(name="a", weight=1), StoreSource(name="b", weight=1)), parts=tuple(infos),
     )  # fmt: skip
-    write_index(folder, index)
+    index.write(folder)
     return open_store(folder)
 
 
@@ -199,7 +198,7 @@ def says(**facts):
         part = index.parts[0]
         file = replace(part.files[0], num_samples=facts.get("num_samples", part.num_samples))
         part = replace(part, files=(file,), **facts)
-        write_index(folder, replace(index, parts=(part,)))
+        replace(index, parts=(part,)).write(folder)
 
     return change
 
