@@ -38,7 +38,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.names import as_path
 from packer_cli.shards.manifest import is_of_plan, read_manifest, shared_replicas, write_epochs, write_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header, write_schedules
-from packer_cli.shards.repair import generation_schedules
+from packer_cli.shards.repair import generation_plan
 from packer_cli.sizes import counted
 
 REBALANCE_VERSION = 1
@@ -205,9 +205,9 @@ def plan_in_force(folder: Path) -> Plan:
     """
     manifest = read_manifest(folder)
     plan, _ = read_plan(folder / PLAN_NAME, check=True)
-    schedules = generation_schedules(folder, manifest.generation, plan)
-    whole = [schedule for schedule, epoch in zip(schedules, manifest.epochs, strict=True) if epoch.first_step == 0]
-    return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))
+    dealt = generation_plan(folder, manifest.generation, plan)
+    whole = [schedule for schedule, epoch in zip(dealt.epochs, manifest.epochs, strict=True) if epoch.first_step == 0]
+    return replace(dealt, epochs=tuple(whole))
 
 
 def _is_in_force(manifest: Manifest, stop: Stop, config: Decisions) -> bool:
@@ -223,7 +223,7 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
     """Find the generation that training read."""
     if stop.fingerprint is None:
         return manifest.generation
-    known = {generation.fingerprint: generation for generation in (*manifest.history, manifest.generation)}
+    known = {generation.fingerprint: generation for generation in manifest.generations}
     if stop.fingerprint in known:
         return known[stop.fingerprint]
     raise InputError(
@@ -238,7 +238,7 @@ def _remaining(
     """Find the place where training left a generation, and the packs (int64[r]) of the epoch that it has not run."""
     epoch = source.first_epoch if stop.epoch is None else stop.epoch
     entry, is_written = source.find_epoch(epoch, f"{stop.name}: epoch")
-    schedule = generation_schedules(folder, source, plan)[source.epochs.index(entry)]
+    schedule = generation_plan(folder, source, plan).epochs[source.epochs.index(entry)]
     first_step = entry.first_step
     order = None if is_written else repeat_order(manifest.seed, epoch, schedule.num_steps)
     num_steps = first_step + schedule.num_steps

@@ -22,7 +22,7 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import FileInfo, Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import find_foreign, iterations_path
-from packer_cli.plan.core.types import Plan, Schedule
+from packer_cli.plan.core.types import Plan
 from packer_cli.remote.local import open_source
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, read_schedules, write_plan
@@ -144,10 +144,9 @@ def repair(
             written.sink.commit()
     for generation in manifest.generations:
         broken = [e for e, epoch in enumerate(generation.epochs) if any(path in damaged for path, _ in epoch.files)]
-        schedules = generation_schedules(folder, generation, plan) if broken else ()
-        dealt = replace(plan, num_gpus=generation.num_gpus)
+        dealt = generation_plan(folder, generation, plan) if broken else plan
         for e in broken:
-            columns = EpochColumns(dealt, schedules[e], piece_loss)
+            columns = EpochColumns(dealt, dealt.epochs[e], piece_loss)
             write_epoch(folder, generation.epochs[e].path, generation.fingerprint, columns, damaged)
     return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
 
@@ -161,16 +160,16 @@ def shard_tasks(manifest: Manifest) -> list[ShardTask]:
     ]
 
 
-def generation_schedules(folder: Path, generation: Generation, plan: Plan) -> tuple[Schedule, ...]:
-    """Find the schedules of a generation.
+def generation_plan(folder: Path, generation: Generation, plan: Plan) -> Plan:
+    """Give a plan the schedules and GPUs of a generation.
 
     Raises:
-        FormatError: the file that holds them is damaged, or of another set.
+        FormatError: the file that holds the schedules is damaged, or of another set.
     """
-    if generation.schedules is None:
-        return plan.epochs
-    path = folder / generation.schedules.path
-    schedules, fingerprint = read_schedules(path)
-    if fingerprint != generation.fingerprint or len(schedules) != len(generation.epochs):
-        raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
-    return schedules
+    schedules = plan.epochs
+    if generation.schedules is not None:
+        path = folder / generation.schedules.path
+        schedules, fingerprint = read_schedules(path)
+        if fingerprint != generation.fingerprint or len(schedules) != len(generation.epochs):
+            raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
+    return replace(plan, num_gpus=generation.num_gpus, epochs=schedules)

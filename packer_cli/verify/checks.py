@@ -5,7 +5,7 @@ Price of a plan and its schedules for other numbers of GPUs: O(pieces + slots).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from packer_cli.format.schema import CHECKSUM, ITEM_VALUES, TREE_COLUMNS, row_ch
 from packer_cli.format.shards import ShardFile, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.types import FILLER, ItemPieces, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, ItemPieces, Pieces, Plan
 from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.write import PlannedPacks, ShardTask
@@ -126,9 +126,9 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
     samples.cut(size_rule(config), config.seed).check(pieces)
 
 
-def prove_schedules(plan: Plan, generation: Generation, schedules: Sequence[Schedule]) -> None:
-    """Prove the schedules of a generation, to whose GPUs the plan is dealt; raise PlanError where one is wrong."""
-    for epoch, schedule in zip(generation.epochs, schedules, strict=True):
+def prove_schedules(plan: Plan, generation: Generation) -> None:
+    """Prove the schedules of a plan, those of a generation; raise PlanError where one breaks a rule."""
+    for epoch, schedule in zip(generation.epochs, plan.epochs, strict=True):
         if epoch.first_step:
             packs = schedule.slot_pack[schedule.slot_pack != FILLER]
             check_rest(plan, schedule, np.unique(packs), generation.num_gpus)

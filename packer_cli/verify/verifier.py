@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer_cli.engine.local import Engine
@@ -26,7 +26,7 @@ from packer_cli.shards.repair import (
     PACK_AGAIN,
     PLAN_AGAIN,
     find_damaged,
-    generation_schedules,
+    generation_plan,
     set_files,
     shard_tasks,
     what_writes_shards,
@@ -238,16 +238,15 @@ class Verifier:
         tells it."""
         if planned is None:
             return itertools.repeat(None)
-        plan, piece_loss = replace(planned[0], num_gpus=generation.num_gpus), planned[1]
         try:
-            schedules = generation_schedules(self._folder, generation, plan)
-            prove_schedules(plan, generation, schedules)
+            plan = generation_plan(self._folder, generation, planned[0])
+            prove_schedules(plan, generation)
         except (FormatError, PlanError) as error:
             path = (generation.schedules or self._manifest.plan).path
             if not self.report.is_damaged(path):
                 self.report.add({path: without_remedy(error)}, self._deal_again)
             return itertools.repeat(None)
-        return (EpochColumns(plan, schedule, piece_loss) for schedule in schedules)
+        return (EpochColumns(plan, schedule, planned[1]) for schedule in plan.epochs)
 
     def _check_packs(self, packs: PlannedPacks, progress: Progress | None) -> None:
         shards = [shard for shard in shard_tasks(self._manifest) if not self.report.is_damaged(shard.name)]
