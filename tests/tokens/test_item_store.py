@@ -163,7 +163,7 @@ def test_pieces_are_cut_branches(tmp_path_factory, parts, data):
         for s, a, b, d, begin, n in cut
     ]
     assert store.loss_of(pieces_of(cut), is_weighted=False).tolist() == [*map(np.count_nonzero, masks)]
-    if store.index.is_weighted:
+    if store.index.columns.is_weighted:
         assert store.loss_of(pieces_of(cut), is_weighted=True).tolist() == [*map(sum, masks)]
 
 

@@ -117,7 +117,7 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, vocab_size
     cut = [(samples[s][0][b : b + n], [0, *samples[s][1][b + 1 : b + n]]) for s, b, n in pieces]
     assert ids.tolist() == [token for part, _ in cut for token in part]
     is_weighted = any(bit not in (0, 1) for _, mask in samples for bit in mask[1:])
-    assert store.index.is_weighted == (weights is not None) == is_weighted
+    assert store.index.columns.is_weighted == (weights is not None) == is_weighted
     values = [1.0] * len(starts) if weights is None else weights.tolist()
     bits = [bit for _, part in cut for bit in part]
     assert (starts.tolist(), stops.tolist(), values) == naive.weighted_spans_of(bits)
