@@ -251,7 +251,7 @@ def test_a_remote_store_is_fetched_whole(tmp_path, monkeypatch):
     url = f"memory://{uuid.uuid4().hex}"
     upload(folder, RemotePath(url))
     far = open_store(RemotePath(url))
-    assert not far.is_remote
+    assert far._ranged is None
     pieces = pieces_of([(0, 1, 2, 3, 0, 3), (2, 0, 1, WHOLE, 0, 2), (3, 0, 2, WHOLE, 0, 6)])
     (ours, theirs) = (store.gather(pieces, np.array([0, 3])) for store in (far, near))
     assert ours.keys() == theirs.keys()
