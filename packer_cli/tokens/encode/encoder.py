@@ -30,12 +30,7 @@ from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Rejec
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.format.trees import PAIR
-from packer_cli.tokens.encode.backends import (
-    BackendMismatch,
-    GigatokenBackend,
-    Ids,
-    ReferenceBackend,
-)
+from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend, Ids, ReferenceBackend
 from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_rejected
 from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
