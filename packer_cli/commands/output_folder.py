@@ -104,11 +104,14 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
     if any(path.exists() for path in traces):
         return True
     is_started = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
-    return is_started or holds_only_reasons(folder, entries)
+    return is_started or _holds_only_reasons(folder, entries)
 
 
-def holds_only_reasons(folder: Path, entries: list[str]) -> bool:
-    """Whether planning found no samples and left only its reasons, maybe beside an earlier plan's shards."""
+def _holds_only_reasons(folder: Path, entries: list[str]) -> bool:
+    """Whether there is nothing, or planning found no samples and left its reasons, maybe beside an earlier plan's
+    shards."""
+    if not entries:
+        return True
     path = folder / REJECTED_NAME
     if not path.is_file() or not {*entries} <= {REJECTED_NAME, SHARD_MARKERS, "shards", "ranks", REFERENCE_FOLDER}:
         return False
@@ -241,7 +244,7 @@ def removing_validation(folder: Path) -> Iterator[None]:
         yield
         if (own / PLAN_NAME).exists() and kind_of(own) == "none":
             warn(f"{str(own / PLAN_NAME)!r} cannot be read, so {str(own)!r} stays; remove it if you do not need it")
-        elif own.is_dir() and any(own.iterdir()) and _is_left_over(own):
+        elif own.is_dir() and any(own.iterdir()) and _holds_only_reasons(own, entries_of(own)):
             remove_folder(own)  # A run that was killed left its lock, or one without samples its reasons.
         return
     with locked_validation(folder):
@@ -255,11 +258,6 @@ def removing_validation(folder: Path) -> Iterator[None]:
     with suppress(OSError):
         own.rmdir()
     say(f"removed {own}" + (f", but not what hbpack did not write ({', '.join(others)})" if others else ""))
-
-
-def _is_left_over(own: Path) -> bool:
-    entries = entries_of(own)
-    return not entries or holds_only_reasons(own, entries)
 
 
 class Fault(NamedTuple):

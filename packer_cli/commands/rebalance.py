@@ -249,8 +249,9 @@ def _remaining(
             f"{first_step} to {num_steps - 1}, and {num_steps} is its end"
         )
     packs, iteration = rest_of_epoch(schedule, step - first_step, order)
-    if stop.iteration not in (None, iteration):
-        _refuse_inside(schedule, first_step, order, step, iteration, stop)
+    if stop.iteration is not None and stop.iteration != iteration:
+        _, end = rest_of_epoch(schedule, min(step - first_step + 1, schedule.num_steps), order)
+        raise InputError(_why_inside(stop, stop.iteration, step, iteration, end))
     if step == num_steps:
         # The epoch is over, so the whole next one is left.
         if epoch == MAX_EPOCH:
@@ -259,20 +260,17 @@ def _remaining(
     return Origin(fingerprint=source.fingerprint, epoch=epoch, step=step, iteration=iteration), packs
 
 
-def _refuse_inside(
-    schedule: Schedule, first_step: int, order: Int64Array | None, step: int, iteration: int, stop: Stop
-) -> None:
-    _, end = rest_of_epoch(schedule, min(step - first_step + 1, schedule.num_steps), order)
-    assert stop.iteration is not None
-    if not iteration < stop.iteration < end:
-        raise InputError(
-            f"{stop.name}: iteration {stop.iteration} is not in step {step}, which has {iteration} to {end - 1}; "
+def _why_inside(stop: Stop, at: int, step: int, iteration: int, end: int) -> str:
+    """Say why GPUs cannot change at an iteration, where the step begins with another one."""
+    if not iteration < at < end:
+        return (
+            f"{stop.name}: iteration {at} is not in step {step}, which has {iteration} to {end - 1}; "
             "it was changed or is of another packed set"
         )
-    raise InputError(
-        f"{stop.name} is inside step {step} (iterations {iteration} to {end - 1}, {stop.iteration} comes next), and "
+    return (
+        f"{stop.name} is inside step {step} (iterations {iteration} to {end - 1}, {at} comes next), and "
         "GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "
-        f"{step}, which runs {counted(stop.iteration - iteration, 'iteration')} again"
+        f"{step}, which runs {counted(at - iteration, 'iteration')} again"
     )
 
 
