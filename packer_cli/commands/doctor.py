@@ -87,8 +87,8 @@ def run_checks(output: Path | None = None) -> Checkup:
 
 
 def _versions() -> Iterator[Check]:
-    yield _check("versions", "hbpack", __version__)
-    yield _check("versions", "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+    yield _found("versions", "hbpack", __version__)
+    yield _found("versions", "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
     yield from map(_library, _requirements(""))
 
 
@@ -110,7 +110,7 @@ def _library(requirement: str) -> Check:
             reason = " ".join(str(error).split())
             again = f"run pip install --force-reinstall '{wanted.name}{wanted.specifier}'"
             return _broken("versions", wanted.name, f"{version}, cannot be imported: {reason}", again)
-    return _check("versions", wanted.name, version)
+    return _found("versions", wanted.name, version)
 
 
 def _requirements(extra: str) -> list[str]:
@@ -132,12 +132,11 @@ def _machine(output: Path) -> Iterator[Check]:
     yield _solver()
     workers, cores = default_workers(), os.cpu_count() or 1
     limit = _cpu_limit()
-    of_all = "" if workers == cores else f" of {cores}"
+    value, remedy = f"{workers}" if workers == cores else f"{workers} of {cores}", ""
     if limit is not None and limit < workers:
+        value += f", of which a control group allows {limit:g}"
         remedy = f"give --workers {max(1, round(limit))}: more processes only take turns"
-        yield _note("machine", "cores", f"{workers}{of_all}, of which a control group allows {limit:g}", remedy)
-    else:
-        yield _check("machine", "cores", f"{workers}{of_all}")
+    yield _found("machine", "cores", value, remedy)
     memory = available_memory()
     if memory is not None:
         remedy = "plan and tokenize on a machine with more memory, or give fewer --workers"
@@ -169,13 +168,13 @@ def _solver() -> Check:
         problem.solve(solver)
         value = number.value()
     except Exception as error:  # Whatever a broken solver raises.
-        return _note("machine", "solver", " ".join(str(error).split()), remedy)
+        return _found("machine", "solver", " ".join(str(error).split()), remedy)
     if value != 3:
-        return _note("machine", "solver", f"gives {value} for the least integer from 3 on", remedy)
+        return _found("machine", "solver", f"gives {value} for the least integer from 3 on", remedy)
     name = type(solver).__name__
     if name == "HiGHS":
-        return _check("machine", "solver", "HiGHS")
-    return _note("machine", "solver", f"CBC ({name})", "run pip install highspy: HiGHS is several times as fast")
+        return _found("machine", "solver", "HiGHS")
+    return _found("machine", "solver", f"CBC ({name})", "run pip install highspy: HiGHS is several times as fast")
 
 
 def _cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -200,10 +199,10 @@ def _disk(output: Path) -> Check:
 def _open_files() -> Check:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
-        return _check("machine", "open files", "no limit")
+        return _found("machine", "open files", "no limit")
     if limit < _LEAST_FILES:
         return _broken("machine", "open files", f"{limit:,}", f"raise the limit: ulimit -n {4 * _LEAST_FILES}")
-    return _check("machine", "open files", f"{limit:,}")
+    return _found("machine", "open files", f"{limit:,}")
 
 
 def _kernels() -> Check:
@@ -215,8 +214,8 @@ def _kernels() -> Check:
         )
     if re.search("hbpack-kernels-[^/]*/hbpack-kernels-", folder):
         remedy = "export NUMBA_CACHE_DIR=FOLDER: kernels are compiled in each run, which takes some seconds"
-        return _note("machine", "numba cache", "only a temporary folder can be written to", remedy)
-    return _check("machine", "numba cache", folder)
+        return _found("machine", "numba cache", "only a temporary folder can be written to", remedy)
+    return _found("machine", "numba cache", folder)
 
 
 def _extras() -> Iterator[Check]:
@@ -224,9 +223,9 @@ def _extras() -> Iterator[Check]:
         missing = [check.name for check in map(_library, _requirements(extra)) if check.state != "ok"]
         if missing:
             remedy = f"run pip install 'hbpack[{extra}]' if you need it"
-            yield _note("extras", extra, f"{', '.join(missing)} missing: {purpose}", remedy)
+            yield _found("extras", extra, f"{', '.join(missing)} missing: {purpose}", remedy)
         else:
-            yield _check("extras", extra, purpose)
+            yield _found("extras", extra, purpose)
     yield from _gpus()
 
 
@@ -247,12 +246,12 @@ def _plugins() -> Iterator[Check]:
             try:
                 if registry is STRATEGIES:
                     require_declared(name, PlanConfig.model_fields)
-                yield _check("extras", f"{kind} {name}", f"of {registry.package(name)}")
+                yield _found("extras", f"{kind} {name}", f"of {registry.package(name)}")
             except ConfigError as error:
                 why, _, remedy = str(error).rpartition("; ")
-                yield _note("extras", f"{kind} {name}", why or remedy, remedy)
+                yield _found("extras", f"{kind} {name}", why or remedy, remedy)
         for name in registry.ignored():
-            yield _note("extras", f"{kind} {name}", "of another package, is never used", "the name is hbpack's own")
+            yield _found("extras", f"{kind} {name}", "of another package, is never used", "the name is hbpack's own")
 
 
 def _gpus() -> Iterator[Check]:
@@ -262,18 +261,14 @@ def _gpus() -> Iterator[Check]:
         return
     num_gpus = torch.cuda.device_count()
     if not num_gpus:
-        yield _check("machine", "GPUs", f"none seen by torch {torch.__version__}; only hbpack profile needs one")
+        yield _found("machine", "GPUs", f"none seen by torch {torch.__version__}; only hbpack profile needs one")
         return
     about = torch.cuda.get_device_properties(0)
-    yield _check("machine", "GPUs", f"{num_gpus} x {about.name}, {format_bytes(about.total_memory)}")
+    yield _found("machine", "GPUs", f"{num_gpus} x {about.name}, {format_bytes(about.total_memory)}")
 
 
-def _check(subject: Subject, name: str, value: str) -> Check:
-    return Check(subject=subject, name=name, state="ok", value=value)
-
-
-def _note(subject: Subject, name: str, value: str, remedy: str) -> Check:
-    return Check(subject=subject, name=name, state="note", value=value, remedy=remedy)
+def _found(subject: Subject, name: str, value: str, remedy: str = "") -> Check:
+    return Check(subject=subject, name=name, state="note" if remedy else "ok", value=value, remedy=remedy)
 
 
 def _broken(subject: Subject, name: str, value: str, remedy: str) -> Check:
@@ -282,5 +277,5 @@ def _broken(subject: Subject, name: str, value: str, remedy: str) -> Check:
 
 def _at_least(subject: Subject, name: str, num_bytes: int, least: int, remedy: str, what: str = "") -> Check:
     if num_bytes < least:
-        return _note(subject, name, f"{format_bytes(num_bytes)}{what}, which is little", remedy)
-    return _check(subject, name, f"{format_bytes(num_bytes)}{what}")
+        return _found(subject, name, f"{format_bytes(num_bytes)}{what}, which is little", remedy)
+    return _found(subject, name, f"{format_bytes(num_bytes)}{what}")
