@@ -112,12 +112,12 @@ def test_merged_samples_would_train_otherwise(
 @pytest.mark.parametrize(
     ("name", "groups", "options"),
     [
-        ("pytorch_fsdp", OWN_GPU, ["--parallel", "fsdp"]),
+        pytest.param("pytorch_fsdp", OWN_GPU, ["--parallel", "fsdp"], marks=pytest.mark.slow),
         ("pytorch_fsdp", FREE, ["--parallel", "ddp"]),
         ("pytorch_fsdp", SHARED, ["--parallel", "fsdp"]),
-        ("transformers_trainer", OWN_GPU, []),
+        pytest.param("transformers_trainer", OWN_GPU, [], marks=pytest.mark.slow),
         ("transformers_trainer", SHARED, []),
-        ("trl_sft", OWN_GPU, []),
+        pytest.param("trl_sft", OWN_GPU, [], marks=pytest.mark.slow),
         ("trl_sft", SHARED, []),
         ("accelerate_loop", SHARED, []),
         ("lightning_module", SHARED, []),

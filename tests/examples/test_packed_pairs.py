@@ -38,6 +38,8 @@ from tests.examples.pairs import Pair, PairSet, make_pairs
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
 FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "reward-lora", "sft", "computed-given")
 """Which run on two processes, too."""
+MOST = (*FEW, "computed", "computed-ipo", "weighted")
+"""Which run in every run of the tests; the others are slow."""
 OF_PAIRS = ("rewards/", "logps/", "accuracy", "margin", "min_reward", "mean_reward", "max_reward")
 """Metrics that are exact."""
 
@@ -67,7 +69,7 @@ def run_ways(launcher: Launcher, repo: Path, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def stock(run_ways: Run) -> dict[str, list[dict[str, float]]]:
-    return run_ways("stock", *WAYS)
+    return run_ways("stock", *MOST)
 
 
 def assert_same(found: Any, wanted: Any) -> None:
@@ -87,7 +89,7 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 
 def test_one_process_trains_as_stock_trainers_on_padded_batches(run_ways: Run, stock: Any) -> None:
-    found = run_ways("packed", *WAYS)
+    found = run_ways("packed", *MOST)
     assert_same(found, stock)
     losses = [logs["loss"] for logs in found["sigmoid"]]
     assert len({round(loss, 3) for loss in losses}) == NUM_STEPS
@@ -95,6 +97,12 @@ def test_one_process_trains_as_stock_trainers_on_padded_batches(run_ways: Run, s
     num_tokens = [logs["num_tokens"] for logs in found["sigmoid"]]
     assert num_tokens == sorted({int(each) for each in num_tokens})
     assert found["sigmoid"][-1]["num_tokens"] < 0.7 * stock["sigmoid"][-1]["num_tokens"]
+
+
+@pytest.mark.slow
+def test_every_loss_trains_as_with_stock_trainers(run_ways: Run) -> None:
+    rest = WAYS.keys() - {*MOST}
+    assert_same(run_ways("packed", *rest), run_ways("stock", *rest))
 
 
 def test_two_processes_with_unlike_numbers_of_pairs_train_as_one(run_ways: Run, stock: Any) -> None:

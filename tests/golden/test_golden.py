@@ -6,6 +6,7 @@ A change that is meant to plan otherwise rewrites the hashes: `python -m tests.g
 from __future__ import annotations
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from packer_cli.plan.strategies.registry import PACKED
 from tests.golden.cases import hash_of_case, hashes_of_chain, make_world, read_golden
@@ -13,22 +14,38 @@ from tests.golden.cases import hash_of_case, hashes_of_chain, make_world, read_g
 GOLDEN = read_golden()
 
 
+def strategy_of(case: str) -> str:
+    """The strategy that a case names; `balanced` is the default."""
+    named = (word.removeprefix("strategy=") for word in case.split() if word.startswith("strategy="))
+    return next(named, "balanced")
+
+
+def some(kind: str) -> list[ParameterSet]:
+    """All cases; those after the first of each strategy are slow, as twins and the checker compare what they plan."""
+    seen: set[str] = set()
+    found = []
+    for case in GOLDEN[kind]:
+        strategy = strategy_of(case)
+        found.append(pytest.param(case, marks=[pytest.mark.slow] if strategy in seen else []))
+        seen.add(strategy)
+    return found
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, repo):
     return make_world(tmp_path_factory.mktemp("golden"), repo)
 
 
-@pytest.mark.parametrize("case", GOLDEN["plans"])
+@pytest.mark.parametrize("case", some("plans"))
 def test_a_plan_is_as_before(case, world):
     assert hash_of_case(case, world) == GOLDEN["plans"][case]
 
 
-@pytest.mark.parametrize("case", GOLDEN["sets"])
+@pytest.mark.parametrize("case", some("sets"))
 def test_a_set_and_its_rebalances_are_as_before(case, world, tmp_path):
     assert hashes_of_chain(case, world, tmp_path / "out") == GOLDEN["sets"][case]
 
 
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_no_strategy_is_left_out(kind):
-    planned = {word.removeprefix("strategy=") for case in GOLDEN[kind] for word in case.split() if "strategy=" in word}
-    assert planned | {"balanced"} == set(PACKED)
+    assert {strategy_of(case) for case in GOLDEN[kind]} == set(PACKED)

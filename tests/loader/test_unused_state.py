@@ -15,6 +15,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from packer_cli.loader import PackedDataset
 
 DONE = 7
+CONTEXTS = [None, "fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))]
+"""How workers start; the slow ones import torch again."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ def rest(ds: PackedDataset, epoch: int = 1, begin: int = DONE) -> list[tuple[int
 MESSAGE = r"iteration \d+ is asked for, and the loaded state goes on at 7: give DataLoader sampler=ds.remaining\(\) or"
 
 
-@pytest.mark.parametrize("context", [None, "fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_a_plain_loader_is_told(resumed: PackedDataset, context: str | None) -> None:
     """With one worker: torch kills another that still starts, and says so when the loader is collected."""
     options = {} if context is None else {"num_workers": 1, "multiprocessing_context": context}
@@ -78,7 +80,7 @@ def test_a_loader_of_accelerate_is_told(resumed: PackedDataset) -> None:
         next(iter(loader))
 
 
-@pytest.mark.parametrize("context", [None, "fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_the_rest_comes_and_then_whole_epochs(resumed: PackedDataset, context: str | None) -> None:
     options = {} if context is None else {"num_workers": 2, "multiprocessing_context": context}
     assert iterations(DataLoader(resumed, batch_size=None, sampler=resumed.remaining(), **options)) == rest(resumed)
