@@ -61,8 +61,6 @@ class MicroBatch:
     """tokens of the longest segment; T if the number of segments is fixed"""
     sample_borders: np.ndarray
     """int32 [n+1], or [n+2] with padding at the tail: where samples begin"""
-    real_lengths: np.ndarray
-    """int64: real tokens of each segment; the last ones may be left out if they have none"""
     sample_num_loss_tokens: np.ndarray
     """int64 [n]"""
     loss_weights: np.ndarray | None = None
@@ -77,7 +75,7 @@ class MicroBatch:
     trees: RowTrees | None = None
     """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
     pack: Pack
-    """Pack from which the row is built; that of a filler has no samples."""
+    """Pack that the row has, before its samples are aligned; that of a filler has no samples."""
     row: RankRow
     builder: BatchBuilder
     epoch: int
@@ -167,24 +165,21 @@ class BatchBuilder:
         stay fixed.
         """
         layout = self.layouts[row.group]
-        borders = pack.cu_seqlens
-        sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
+        given, borders = pack, pack.cu_seqlens
         num_loss_tokens = passes.count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
-        lengths = sample_lengths
         alignment = self.alignment(row)
         if alignment > 1 and self.mask == "document":
             pack = passes.align_samples(pack, alignment, self.pad_token_id)
-            lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
+        lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
         sharding = self._sharding(layout, pack.cp_sharding)
         least = num_tokens or layout.stage_gpus * FILLER_TOKENS
         length = self.padded_length(least, row, sharding)
         samples = passes.with_padding(pack.cu_seqlens, length)
         whole = np.array([0, length], dtype=np.int32)
-        cu_seqlens, real_lengths = samples, sample_lengths
-        longest = max(int(np.maximum.reduce(lengths, initial=0)), length - num_tokens)
+        cu_seqlens, longest = samples, max(int(np.maximum.reduce(lengths, initial=0)), length - num_tokens)
         if self.mask == "causal":
-            cu_seqlens, real_lengths, longest = whole, sample_lengths.sum(keepdims=True), length
+            cu_seqlens, longest = whole, length
         places = samples if self.reset_positions else whole
         sliced = self.sp_slice and layout.row_ranks > 1
         row_rank = layout.row_rank(row.place)
@@ -207,9 +202,8 @@ class BatchBuilder:
             cu_seqlens=self._fixed(cu_seqlens),
             max_seqlen=length if self.max_segments else longest,
             sample_borders=samples,
-            real_lengths=real_lengths,
             sample_num_loss_tokens=num_loss_tokens,
-            pack=pack,
+            pack=given,
             row=row,
             builder=self,
             epoch=epoch,

@@ -184,14 +184,9 @@ class PackedDataset(Dataset[Any]):
         )
         epoch = manifest.first_epoch if epoch is None else epoch
         self._place = Place(self._storage, manifest, self.rank, epoch)
+        is_plain = chosen == "document" and resets and max_segments is None
         options.check_tree_format(
-            manifest,
-            format,
-            self._format.builder,
-            name,
-            pad_to=pad_to,
-            sp_sharding=sp_sharding,
-            is_plain=chosen == "document" and resets and max_segments is None,
+            manifest, format, self._format.builder, name, pad_to=pad_to, sp_sharding=sp_sharding, is_plain=is_plain
         )
         takes_weights = self._format.takes_weights
         self._is_weighted = options.choose_weights(manifest, loss_weights, format, name, takes_weights=takes_weights)

@@ -30,13 +30,8 @@ def as_integer(name: str, value: Any, example: str = "", *, least: int | None = 
         remedy = f"; write {example or f'int({value!r})'}" if isinstance(value, str) else ""
         raise TypeError(f"{name} is {value!r}: it must be an integer{remedy}") from None
     if (least is not None and number < least) or (most is not None and number > most):
-        rule = (
-            f"be from {least} to {most}"
-            if most is not None
-            else f"be at least {least}"
-            if least
-            else "not be negative"
-        )
+        rule = f"be at least {least}" if least else "not be negative"
+        rule = rule if most is None else f"be from {least} to {most}"
         raise ValueError(f"{name} is {number}: it must {rule}")
     return number
 

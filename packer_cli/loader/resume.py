@@ -108,9 +108,7 @@ class Place:
             self.first = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_epoch_view"], state["_loaded"]
-        return state
+        return self.__dict__ | {"_epoch_view": None, "_loaded": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -16,6 +16,7 @@ from packer_cli.format.sharding import local_indices
 from packer_cli.format.shards import Pack
 from packer_cli.loader import PackedDataset, metadata_of
 from packer_cli.loader.batch import BatchBuilder
+from packer_cli.loader.formats.megatron import _real_borders
 from packer_cli.loader.losses import sample_weights, token_losses
 from tests.cli_runner import run
 from tests.loader.flash_twin import install_flash_twin
@@ -62,7 +63,8 @@ def test_the_switches_change_borders_and_positions_alone(
     assert whole.sample_borders.tolist() == plain.cu_seqlens.tolist()
     assert whole.cu_seqlens.tolist() == (plain.cu_seqlens.tolist() if mask == "document" else [0, length])
     assert whole.max_seqlen == np.diff(whole.cu_seqlens).max()
-    assert whole.real_lengths.tolist() == (lengths if mask == "document" else [sum(lengths)])
+    real = lengths if mask == "document" else [sum(lengths)]
+    assert _real_borders(whole).diff().tolist() == real + [0] * (len(whole.cu_seqlens) - 1 - len(real))
     for rank in range(sp_size):
         part = build(True, rank, **switches)
         places = local_indices(whole.cu_seqlens, sp_size, rank, sharding)

@@ -89,7 +89,7 @@ def test_parts_of_a_batch_are_parts_of_its_whole_row(
     assert borders[-1] % np.lcm(multiple, length_multiple(name, sp_size)) == 0
     unit = 2 * sp_size if align and sp_size > 1 else 1
     assert np.diff(borders)[: len(lengths)].tolist() == [-(-n // unit) * unit for n in lengths]
-    assert whole.real_lengths.tolist() == lengths
+    assert np.diff(whole.pack.cu_seqlens).tolist() == lengths
     assert whole.max_seqlen == np.diff(borders).max()
     # The row, segment by segment.
     start = 0

@@ -56,8 +56,9 @@ class PackedDataModule(lightning.LightningDataModule):
         self._paths, self._options = (train, val), options
         if val is None:
             self.val_dataloader = None  # type: ignore[assignment,method-assign]  # So Lightning knows.
-        self.train_set: PackedDataset | None = None
-        self.val_set: PackedDataset | None = None
+        # Data sets, once `setup` has opened them.
+        self.train_set: Any = None
+        self.val_set: Any = None
 
     def setup(self, stage: str) -> None:
         """Open the sets."""
@@ -92,7 +93,6 @@ class PackedDataModule(lightning.LightningDataModule):
     def val_dataloader(self) -> Iterable[Step]:
         """Return all steps."""
         dataset = self.val_set
-        assert dataset is not None
         return _Steps(lambda: dataset.num_steps, lambda: packed_steps(dataset, 0))
 
     def transfer_batch_to_device(self, batch: Step, device: torch.device, dataloader_idx: int) -> Step:
@@ -119,7 +119,6 @@ class PackedDataModule(lightning.LightningDataModule):
     def _rest(self) -> tuple[int, int | None]:
         """Return the steps that are trained of Lightning's epoch, and the iteration to go on with; None: none left."""
         dataset, (epoch, num_steps, data) = self.train_set, self._place()
-        assert dataset is not None
         if dataset.begins_at(data):
             begin = 0 if self._first_epoch == data["epoch"] else None
         else:
@@ -135,9 +134,7 @@ class PackedDataModule(lightning.LightningDataModule):
 
     def _num_train_steps(self) -> int:
         num_trained, begin = self._rest()
-        dataset = self.train_set
-        assert dataset is not None
-        return num_trained + (0 if begin is None else dataset.num_steps - dataset.step_of(begin))
+        return num_trained + (0 if begin is None else self.train_set.num_steps - self.train_set.step_of(begin))
 
     def _train_steps(self) -> Iterator[Step]:
         if self.trainer.ckpt_path and not self._is_restored:
@@ -148,7 +145,6 @@ class PackedDataModule(lightning.LightningDataModule):
         num_trained, begin = self._rest()
         if begin is None:
             return
-        assert self.train_set is not None
         for number, step in enumerate(packed_steps(self.train_set, begin), start=num_trained + 1):
             self._before, self._after = self._place(), _Place(self.trainer.current_epoch, number, step.state)
             self._resumes, self._global_step = False, self.trainer.global_step

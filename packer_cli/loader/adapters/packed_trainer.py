@@ -25,8 +25,6 @@ from packer_cli.loader.adapters.step_runner import StepRunner
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.steps import Step, packed_steps
 
-__all__ = ["PackedTrainer", "TrainerRunner"]
-
 _LOGGER = logging.getLogger(__name__)
 
 

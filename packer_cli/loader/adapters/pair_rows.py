@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,15 +26,6 @@ from transformers.utils import ModelOutput
 from packer_cli.format.trees import CHOSEN
 from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits
 from packer_cli.loader.losses import branch_rewards, in_chunks
-
-__all__ = ["PairRow", "PairsOfRow", "RewardRow"]
-
-
-class _Scores:
-    """Tensors that wrappers do not see, and so neither round nor copy."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors = dict(tensors)
 
 
 @dataclass
@@ -45,12 +37,11 @@ class PairOutput(ModelOutput):
     """
 
     anchor: Tensor | None = None
-    scores: _Scores | None = None
+    scores: SimpleNamespace | None = None
+    """Tensors that wrappers do not see, and so neither round nor copy."""
 
     def __getattr__(self, name: str) -> Tensor:
-        if self.scores is None or name not in self.scores.tensors:
-            raise AttributeError(name)
-        found = self.scores.tensors[name]
+        found: Tensor = getattr(self.scores, name)
         return found + 0 * self.anchor.to(found) if found.requires_grad and self.anchor is not None else found
 
 
@@ -93,7 +84,7 @@ class PairsOfRow(PackedRow):
         for name, values in found.items():
             empty = values.new_zeros(2 * self.num_filled * length)
             tensors[name] = empty.index_copy(0, places, values[: len(places)]).view(-1, length)
-        return PairOutput(anchor=0 * next(iter(found.values())).sum(), scores=_Scores(tensors))
+        return PairOutput(anchor=0 * next(iter(found.values())).sum(), scores=SimpleNamespace(**tensors))
 
 
 class PairRow(PairsOfRow):

@@ -41,8 +41,6 @@ from packer_cli.loader.steps import packed_steps
 from packer_cli.remote.local import default_cache_dir
 from packer_cli.remote.system import is_url
 
-__all__ = ["ReferenceLogps"]
-
 _LOGGER = logging.getLogger(__name__)
 
 Columns = dict[str, np.ndarray]
@@ -235,7 +233,7 @@ def _read_first(names: list[Path]) -> Columns | None:
 
 def _keep(names: list[Path], found: Columns) -> None:
     """Write the first of these files that can be written, atomically."""
-    table = pa.table({name: pa.array(values) for name, values in found.items()})
+    table = pa.table(found)
     for name in names:
         temporary = name.with_name(f".{name.name}.{secrets.token_hex(4)}")
         try:
@@ -246,9 +244,8 @@ def _keep(names: list[Path], found: Columns) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, name)
+            return
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink()
             _LOGGER.warning("the reference log-probabilities are not kept in %s (%s)", name.parent, error.strerror)
-        else:
-            return

@@ -20,10 +20,10 @@ import torch
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
-from packer_cli.format.manifest import Manifest
 from packer_cli.format.sharding import length_multiple
 from packer_cli.loader.batch import PadTo, round_up
 from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.formats.base import as_rows
 from packer_cli.loader.options import require_segments
 from packer_cli.loader.storage import open_set
 
@@ -112,21 +112,18 @@ class PackedDataLoader(BaseDataLoader):
         self._has_batch_dimension = seq_len is not None
         if self._has_batch_dimension and local_batch_size != 1:
             raise ConfigError(f"training.local_batch_size is {local_batch_size}: a row is a batch, so set it to 1")
-        if self._has_batch_dimension:
-            _check_lengths(self.dataset, {"training.seq_len": seq_len}, config.pad_to)
-        else:
+        settings = {"training.seq_len": seq_len}
+        if not self._has_batch_dimension:
             name = "training.num_tokens_per_microbatch_per_dp_rank"
             settings = {name: num_tokens_per_batch, "training.max_context_length": max_context_length}
-            _check_lengths(self.dataset, settings, config.pad_to)
+        _check_lengths(self.dataset, settings, config.pad_to)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yield batches from the current place on, without end."""
         while True:
             for inputs, labels in self.dataset:
-                if self._has_batch_dimension:
-                    yield {key: value[None] for key, value in inputs.items()}, labels[None]
-                else:
-                    yield inputs, labels
+                is_flat = not self._has_batch_dimension
+                yield (inputs, labels) if is_flat else (as_rows(inputs), labels[None])
             self.dataset.set_epoch(self.dataset.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,8 +143,10 @@ class PackedDataLoader(BaseDataLoader):
 def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
     """Read the layout of the replicas, and the GPUs of the set."""
     _, manifest = open_set(config.path)
-    if config.max_num_documents is not None:
-        _check_documents(config.path, manifest, config.max_num_documents)
+    if config.max_num_documents is not None and manifest.planned.mask != "causal":
+        # A causal row is one document, padding included.
+        most = max(group.most_samples for group in manifest.groups)
+        require_segments("max_num_documents", config.max_num_documents, most, repr(config.path))
     layouts = sorted({group.layout for group in manifest.groups})
     if len(layouts) > 1:
         raise ConfigError(
@@ -155,13 +154,6 @@ def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
             "all groups with the same degrees"
         )
     return layouts[0], manifest.num_gpus
-
-
-def _check_documents(path: str, manifest: Manifest, most: int) -> None:
-    """Raise ConfigError if a row may have more documents than the `most` that graphs are captured for."""
-    if manifest.planned.mask != "causal":  # A causal row is one document, padding included.
-        largest = max(group.most_samples for group in manifest.groups)
-        require_segments("max_num_documents", most, largest, repr(path))
 
 
 def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:

@@ -16,11 +16,6 @@ from packer_cli.errors import ConfigError
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.storage import open_set
 
-__all__ = [
-    "adapted", "open_for_trainer", "open_named", "require_fitting", "require_release", "tree_format",
-    "warn_of_tokenizer",
-]  # fmt: skip
-
 _LOGGER = logging.getLogger(__name__)
 
 _UNSUPPORTED = {

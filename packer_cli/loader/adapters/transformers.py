@@ -174,8 +174,11 @@ class _PackedPairTrainer(PackedTrainer):
         ids, none = zeros.new_zeros(2, 2, dtype=torch.long), zeros.new_zeros(1)
         inputs = {"input_ids": ids, "attention_mask": ids, "completion_mask": ids}
         inputs |= {"ref_chosen_logps": none, "ref_rejected_logps": none}
+        # So that DPO takes the reference's numbers, too, and runs no model.
+        before, self.precompute_ref_logps = getattr(self, "precompute_ref_logps", False), True
         with torch.no_grad(), self.metrics_apart():
             found: Tensor = self.compute_loss(lambda **_: output, inputs).detach()
+        self.precompute_ref_logps = before
         return found
 
     def joined(self, ran: list[tuple[PairsOfRow, dict[str, float]]], num_pairs: float) -> dict[str, float]:
@@ -249,14 +252,6 @@ class PackedDPOTrainer(_PackedPairTrainer):
                 for batch in step.batches:
                     reference.fill(dataset, batch)
             yield step
-
-    def _make_loss_of_dummy(self) -> Tensor:
-        """Make the loss of a dummy pair, which also takes numbers of the reference."""
-        before, self.precompute_ref_logps = self.precompute_ref_logps, True
-        try:
-            return super()._make_loss_of_dummy()
-        finally:
-            self.precompute_ref_logps = before
 
 
 class PackedRewardTrainer(_PackedPairTrainer):

@@ -95,6 +95,7 @@ def _local_cp_size(micro: MicroBatch) -> torch.Tensor:
 
 def _real_borders(micro: MicroBatch) -> torch.Tensor:
     """Return int32 [segments+1]: like `cu_seqlens`, but only of real tokens; a segment of padding has none."""
-    lengths = np.zeros(len(micro.cu_seqlens) - 1, dtype=np.int64)
-    lengths[: len(micro.real_lengths)] = micro.real_lengths
-    return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+    found = micro.cu_seqlens.copy()
+    borders = micro.pack.cu_seqlens[1:] if micro.builder.mask == "document" else micro.pack.cu_seqlens[-1:]
+    found[1 : 1 + len(borders)], found[1 + len(borders) :] = borders, micro.pack.cu_seqlens[-1]
+    return torch.from_numpy(found)
