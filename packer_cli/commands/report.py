@@ -38,7 +38,7 @@ from packer_cli.files import atomic_file
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import Stats as FoundStats
-from packer_cli.plan.packing.wrap import join
+from packer_cli.plan.packing.cut import join
 from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.plan.core.bounds import packs_lower_bound
-from packer_cli.plan.packing.ilp.bin_slack import min_bin_slack
 from packer_cli.plan.packing.ilp.columns import lp_lower_bound
-from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM, IlpOptions
+from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM, IlpOptions, min_bin_slack
 from tests import naive
 from tests.plan.ilp import array, cut_packs, num_bfd, solve, triples
 

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.packing.ilp.bin_slack import min_bin_slack
 from packer_cli.plan.packing.ilp.columns import best_patterns, generate_columns, make_classes
+from packer_cli.plan.packing.ilp.cutting_stock import min_bin_slack
 from tests.plan.ilp import array, triples
 
 

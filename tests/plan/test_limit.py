@@ -18,8 +18,7 @@ from packer_cli.plan.core.metrics import measure
 from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.packing.best_fit import best_fit_each
-from packer_cli.plan.packing.limit import limit_samples, trim_packs
+from packer_cli.plan.packing.best_fit import best_fit_each, limit_samples, trim_packs
 from tests import naive
 from tests.plan.packing import assert_valid
 from tests.plan.test_build import whole

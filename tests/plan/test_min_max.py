@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.packing.ilp.minmax import min_max_work
+from packer_cli.plan.strategies.wlb.packers import min_max_work
 from tests.plan.ilp import array
 
 

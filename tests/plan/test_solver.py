@@ -8,7 +8,7 @@ import pytest
 from packer_cli.errors import RunError
 from packer_cli.plan.packing.ilp import solver
 from packer_cli.plan.packing.ilp.cutting_stock import IlpOptions
-from packer_cli.plan.packing.ilp.minmax import min_max_work
+from packer_cli.plan.strategies.wlb.packers import min_max_work
 from tests.plan.ilp import array, solve, triples
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.core.check import forbid, require
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing import best_fit, decompose, first_fit, ilp, isf, next_fit, padded, spfhp, wrap
+from packer_cli.plan.packing import best_fit, cut, first_fit, ilp, isf, next_fit, spfhp
 from packer_cli.plan.packing.base import PackFunction, PackingAlgorithm, PackingOptions
 from packer_cli.plugins import Registry, blaming
 
@@ -93,13 +93,13 @@ _OWN = {
         best_fit.BFS,
         spfhp.ALGORITHM,
         ilp.ALGORITHM,
-        wrap.ALGORITHM,
+        cut.WRAP,
         best_fit.BFD_SPLIT,
-        decompose.ALGORITHM,
+        cut.DECOMPOSE,
         next_fit.RANDOM,
         next_fit.SORTED,
-        padded.NO_PACKING,
-        padded.PADDED,
+        next_fit.NO_PACKING,
+        next_fit.PADDED,
     )
 }
 

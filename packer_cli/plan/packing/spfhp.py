@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import argsort_descending, count_lengths
 from packer_cli.plan.core.types import Int32Array, Int64Array
@@ -38,25 +37,20 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -
     order = argsort_descending(lengths)
     counts = count_lengths(lengths)
     most = options.max_samples or max(1, len(lengths))
-    num_alike, size, parent, length, times = _pack_histogram(counts, capacity, most)
-    return _write_out(order, counts, num_alike, size, parent, length, times)
+    return _write_out(order, counts, *_pack_histogram(counts, capacity, most))
 
 
 @njit(cache=True)
-def _pack_histogram(
-    counts: NDArray[np.int64], capacity: int, most: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return `(packs, size, parent, length, times)` of each kind of pack; `size` counts the samples of a pack.
+def _pack_histogram(counts: Int64Array, capacity: int, most: int) -> tuple[Int64Array, int]:
+    """Return the kinds of packs (int64[5, n]), and how many there are.
 
-    A kind is its parent plus `times` samples of one length. A kind whose packs were all extended has none left.
+    Rows are the packs of a kind, the samples of each, the parent, a length, and times. A kind is its parent plus
+    `times` samples of that length. A kind whose packs were all extended has none left.
     """
     num_samples = counts.sum()
     # Each kind places at least one sample. Untouched memory costs nothing.
-    num_alike = np.empty(num_samples, dtype=np.int64)
-    size = np.empty(num_samples, dtype=np.int64)
-    parent = np.empty(num_samples, dtype=np.int64)
-    length_of = np.empty(num_samples, dtype=np.int64)
-    times = np.empty(num_samples, dtype=np.int64)
+    kinds = np.empty((5, num_samples), dtype=np.int64)
+    num_alike, size, parent, length_of, times = kinds
     num_kinds = 0
     longest = len(counts) - 1
     index = make_index(longest + 1)
@@ -104,27 +98,22 @@ def _pack_histogram(
                     index_add(index, place)
                 below[kind] = top[place]
                 top[place] = kind
-    return num_alike[:num_kinds], size[:num_kinds], parent[:num_kinds], length_of[:num_kinds], times[:num_kinds]
+    return kinds, num_kinds
 
 
 @njit(cache=True)
 def _write_out(
-    order: NDArray[np.int32],
-    counts: NDArray[np.int64],
-    num_alike: NDArray[np.int64],
-    size: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    length_of: NDArray[np.int64],
-    times: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    order: Int32Array, counts: Int64Array, kinds: Int64Array, num_kinds: int
+) -> tuple[Int64Array, Int32Array]:
     """Write out the packs of all kinds, each with the next samples of its lengths, longest first."""
     place = np.zeros(len(counts), dtype=np.int64)
     for length in range(len(counts) - 2, -1, -1):
         place[length] = place[length + 1] + counts[length + 1]
-    offsets = np.zeros(num_alike.sum() + 1, dtype=np.int64)
+    num_alike, size, parent, length_of, times = kinds
+    offsets = np.zeros(num_alike[:num_kinds].sum() + 1, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int32)
     num_packs = 0
-    for kind in range(len(num_alike)):
+    for kind in range(num_kinds):
         for _ in range(num_alike[kind]):
             at = offsets[num_packs] + size[kind]
             num_packs += 1

@@ -2,11 +2,9 @@
 
 ::
 
-    cutting_stock.py        the packing algorithm
-    bin_slack.py            its first try: each pack filled as well as it can be
-    columns.py              column generation: classes of lengths, the linear program, its bound, and pricing
-    solver.py               the solver that PuLP calls
-    minmax.py               the smallest possible maximum work of a pack
+    cutting_stock.py  the packing algorithm, and its first try: each pack filled as well as it can be
+    columns.py        column generation: classes of lengths, the linear program, its bound, and pricing
+    solver.py         the solver that PuLP calls
 """
 
 from packer_cli.plan.packing.ilp.cutting_stock import ALGORITHM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from packer_cli.errors import RunError
@@ -23,9 +24,7 @@ def make_solver(time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> Any
     # A solver may read 0 or less as no limit.
     limit = float(max(0.01, time_limit))
     if _has_highs():
-        from packer_cli.plan.packing.ilp.highs import HiGHS
-
-        return HiGHS(threads=1, mip_rel_gap=0.0, time_limit=limit, mip_max_nodes=node_limit)
+        return _silent_highs()(threads=1, mip_rel_gap=0.0, time_limit=limit, mip_max_nodes=node_limit)
     for place in _cbc_places():
         limits = {"timeLimit": max(1.0, limit), "maxNodes": node_limit}
         cbc = pulp.COIN_CMD(msg=False, threads=1, gapRel=0.0, path=place, **limits)
@@ -60,6 +59,32 @@ def _cbc_places() -> list[str | None]:
 
     bundled = getattr(getattr(pulp.apis, "coin_api", None), "pulp_cbc_path", None)
     return [None, bundled] if bundled else [None]
+
+
+@cache
+def _silent_highs() -> type:
+    """Return PuLP's solver that calls HiGHS inside this process, silent from the start; its options are HiGHS's own.
+
+    PuLP silences it, too, but later: since 1.16, HiGHS prints a banner on the process's stdout before that.
+    """
+    import highspy
+    import pulp
+
+    class Silent(highspy.Highs.__base__):
+        def __init__(self) -> None:
+            super().__init__()
+            self.setOptionValue("output_flag", False)
+
+    class Model(highspy.Highs, Silent):
+        """HiGHS, which initializes `Silent` before Python's part, the one that prints."""
+
+    class Solver(pulp.HiGHS):
+        def createAndConfigureSolver(self, problem: Any) -> None:  # noqa: N802
+            problem.solverModel = Model()
+            for name, value in self.optionsDict.items():
+                problem.solverModel.setOptionValue(name, value)
+
+    return Solver
 
 
 def _has_highs() -> bool:

@@ -39,7 +39,7 @@ from packer_cli.plan.core.types import (
 from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.kernels.refine import Evened, even_items, even_samples, refine_packs
-from packer_cli.plan.packing.limit import limit_samples, trim_packs
+from packer_cli.plan.packing.best_fit import limit_samples, trim_packs
 from packer_cli.plan.strategies.assemble import assemble, assemble_padded, make_packs, pack_sizes, scheduled
 from packer_cli.plan.strategies.protocol import PlanRequest
 

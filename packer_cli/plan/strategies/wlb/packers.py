@@ -23,7 +23,7 @@ from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.kernels.balance import spread
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
-from packer_cli.plan.packing.ilp.minmax import min_max_work
+from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.packing.next_fit import next_fit
 from packer_cli.plan.strategies.wlb.arrival import (
     MOST_QUEUES,
@@ -171,7 +171,7 @@ def pack_by_greed(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> 
 
 
 def pack_by_program(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
-    """Deal the documents of each window by the integer program (`packing.ilp.minmax`, eq. 1).
+    """Deal the documents of each window by the integer program, `min_max_work`.
 
     The program minimises the greatest attention work of a window, and leaves the other micro-batches as they happen to
     be below it. Where its steps are no more even, those of greed stand. Price: exponential, up to
@@ -223,6 +223,58 @@ def _by_falling_work(lengths: Int32Array, row_of: Int64Array) -> Int64Array:
     number = np.empty(len(work), dtype=np.int64)
     number[np.argsort(-work, kind="stable")] = np.arange(len(work))
     return number[row_of]
+
+
+def min_max_work(
+    lengths: Int32Array, start: Int64Array, num_packs: int, capacity: int, time_limit: float = 60.0
+) -> Int64Array:
+    """Find the pack (int64[n]) of each sample, with the least greatest work, or the best so far at the time limit.
+
+    WLB-LLM's eq. 1: minimise the greatest work of a pack (sum of s^2), each sample in one pack, each pack within its
+    capacity. Packs may be empty, for instance if there are fewer samples than packs. Price: exponential; samples *
+    packs binary variables. Longest-first dealing is usually within a few thousandths of the optimum, and the gain
+    rarely pays for the program's time: this is to see how far a heuristic is from it, on about 100 samples.
+
+    Args:
+        lengths: int32[n], falling, each 1 .. capacity; about 100.
+        start: int64[n], the pack of each sample in some answer, which stands where none is better.
+        num_packs: packs to fill, at least 1.
+        capacity: most tokens of a pack.
+        time_limit: seconds. A run that ends earlier gives the same answer everywhere; the answer of one that is cut
+            off depends on the machine.
+    """
+    import pulp
+
+    work = lengths.astype(np.int64) ** 2
+    best = int(tokens_and_work(start, lengths, num_packs)[1].max())
+    # Some pack does the mean, one has the longest sample, and two of any num_packs + 1 samples share one.
+    pair = work[num_packs - 1 : num_packs + 1].sum() if len(work) > num_packs else 0
+    bound = max(-(-int(work.sum()) // num_packs), int(work.max(initial=0)), int(pair))
+    if best <= bound:
+        return start
+    # A sample of 128K tokens has a work of 1.7e10, which solver tolerances are not made for; scale to at most 1.
+    scale = int(work[0])
+    problem = pulp.LpProblem("work", pulp.LpMinimize)
+    greatest = add_variable(problem, "greatest", lowBound=bound / scale * (1 - TOLERANCE), upBound=best / scale)
+    problem += greatest
+    # Packs are interchangeable: the longest sample is in pack 0, the next in pack 0 or 1, and so on.
+    held = [
+        [add_variable(problem, f"x{i:05d}_{j:05d}", cat=pulp.LpBinary) for j in range(min(i + 1, num_packs))]
+        for i in range(len(lengths))
+    ]
+    for of_sample in held:
+        problem += pulp.lpSum(of_sample) == 1
+    for j in range(num_packs):
+        column = {i: held[i][j] for i in range(j, len(lengths))}
+        share = {variable: int(lengths[i]) / capacity for i, variable in column.items()}
+        load = {variable: int(work[i]) / scale for i, variable in column.items()}
+        problem += pulp.LpAffineExpression(share) <= 1
+        problem += pulp.LpAffineExpression({**load, greatest: -1}) <= 0
+    if not solve_program(problem, time_limit):
+        return start
+    found = np.array([np.argmax([variable.varValue or 0 for variable in of_sample]) for of_sample in held])
+    tokens, of_packs = tokens_and_work(found, lengths, num_packs)
+    return found if tokens.max() <= capacity and of_packs.max() < best else start
 
 
 REGISTRY: dict[str, StepPacker] = {
