@@ -9,7 +9,7 @@ import pytest
 from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.cost.shape import ModelShape
 from packer_cli.format.layout import Layout
-from packer_cli.plan.strategies.hydraulis.costs import find_schemes
+from packer_cli.plan.strategies.hydraulis.candidates import find_schemes
 
 SHAPE = ModelShape(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, ffn_size=14336, vocabulary_size=128256

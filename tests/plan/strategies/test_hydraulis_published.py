@@ -13,7 +13,7 @@ from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.strategies.hydraulis.candidates import longest_held
 from packer_cli.plan.strategies.hydraulis.layouts import PUBLISHED, SEARCH, kinds_of, printed_layouts
 from packer_cli.plan.strategies.hydraulis.plan import plan_data_set
-from packer_cli.plan.strategies.hydraulis.stage1 import deal_as_printed
+from packer_cli.plan.strategies.hydraulis.stage1 import Step, deal_as_printed
 from packer_cli.plan.strategies.hydraulis.stage2 import plan_step
 from tests.naive import hydraulis as naive
 from tests.plan.strategies.hydraulis import any_costs, both, fitted_costs, planned
@@ -33,12 +33,12 @@ def test_stage_1_deals_as_its_twin(costs, lengths, data, restarts, seed):
     falling, state = np.array(sorted(lengths, reverse=True), dtype=np.int64), rng_state(seed)
     dealt, least = naive.printed_stage_1(falling.tolist(), kinds.tolist(), both(costs)[1], restarts, int(state[0]))
     pipeline_of = np.full(len(falling), -1)
-    assert deal_as_printed(falling, kinds, costs.arrays, restarts, state, pipeline_of) == least
+    assert deal_as_printed(Step(falling, kinds, costs.arrays), restarts, state, pipeline_of) == least
     assert pipeline_of.tolist() == ([-1] * len(falling) if dealt is None else dealt)
 
 
 def published(falling, kinds, costs, restarts=50):
-    return plan_step(np.array(falling), np.array(kinds), costs, restarts, rng_state(0), deal_as_printed)
+    return plan_step(Step(np.array(falling), np.array(kinds), costs.arrays), restarts, rng_state(0), deal_as_printed)
 
 
 def test_one_pipeline_and_empty_pipelines_are_planned():

@@ -2,10 +2,10 @@
 
 ::
 
-    strategy.py     what the rest of hbpack sees; figures.py: what it says to people
-    costs.py        the schemes that memory holds and that are worth having, their seconds and capacity
-    candidates.py   candidates for layouts of pipelines, from a dynamic program over the lengths
-    layouts.py      those that pay on the real steps, or the paper's; what `--packing` names
+    strategy.py     what the rest of hbpack sees
+    candidates.py   the schemes that memory holds and that are worth having, and candidates for layouts of pipelines,
+                    from a dynamic program over the lengths
+    layouts.py      those that pay on the real steps, or the paper's; what `--packing` names; figures for people
     stage1.py       the samples of each pipeline of a step; the same as printed
     stage2.py       the micro-batches of each pipeline, by search or, for few samples, exactly; both stages of a step
     plan.py         the whole data set: its steps, planned one by one, as a plan

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.cost import GroupCosts, KernelCosts
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
+from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import (
     FILLER,
@@ -29,10 +29,10 @@ from packer_cli.plan.core.types import (
     as_ids,
 )
 from packer_cli.plan.strategies.assemble import make_packs, numbered_plan
-from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
-from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, steps_to_try
-from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, plan_pipeline, plan_step, solve_pipeline
+from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
+from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, make_batches, steps_to_try
+from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, Step
+from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, divide, plan_step, solve_pipeline
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _ENOUGH = 1.001
@@ -71,7 +71,6 @@ def plan_data_set(
     *,
     seed: int = 0,
     packer: StepPacker = SEARCH,
-    restarts: int = RESTARTS,
 ) -> PlannedSteps:
     """Plan all samples (int32[n], tokens).
 
@@ -90,18 +89,13 @@ def plan_data_set(
     for j in range(len(offsets) - 1):
         part = slice(int(offsets[j]), int(offsets[j + 1]))
         state = rng_state(seed, Stream.BALANCE, j)
-        layout_of[j], planned = _on_fastest(falling[part], kinds, costs, packer, restarts, state)
+        layout_of[j], planned = _on_fastest(falling[part], kinds, costs, packer, state)
         pipeline_of[part], slot_of[part], seconds[j] = planned.pipeline_of, planned.slot_of, planned.seconds
     return PlannedSteps(layouts, order, offsets, layout_of, pipeline_of, slot_of, seconds)
 
 
 def _on_fastest(
-    lengths: Int64Array,
-    layouts: Sequence[Int64Array],
-    costs: GroupCosts,
-    packer: StepPacker,
-    restarts: int,
-    state: UInt64Array,
+    lengths: Int64Array, layouts: Sequence[Int64Array], costs: GroupCosts, packer: StepPacker, state: UInt64Array
 ) -> tuple[int, StepPlan]:
     """Find the fastest of the layouts for the samples (int64[n], falling), and the plan of the step on this layout.
 
@@ -109,17 +103,18 @@ def _on_fastest(
         layouts: the schemes of each layout's pipelines, by falling capacity.
         state: of the shuffles, the same for every layout.
     """
-    bounds = [float(_least_seconds(lengths, kinds, costs.arrays)) for kinds in layouts]
-    chosen, best, few = -1, None, min(restarts, packer.restarts)
+    steps = [Step(lengths, kinds, costs.arrays) for kinds in layouts]
+    bounds = [float(_least_seconds(step)) for step in steps]
+    chosen, best = -1, None
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
             break
-        found = plan_step(lengths, layouts[c], costs, few, state.copy(), packer.pack)
+        found = plan_step(steps[c], packer.restarts, state.copy(), packer.pack)
         if best is None or found.seconds < best.seconds:
             chosen, best = c, found
     assert best is not None
-    if restarts > few and best.seconds > bounds[chosen] * _ENOUGH:
-        found = plan_step(lengths, layouts[chosen], costs, restarts, state, packer.pack)
+    if packer.restarts < RESTARTS and best.seconds > bounds[chosen] * _ENOUGH:
+        found = plan_step(steps[chosen], RESTARTS, state, packer.pack)
         if found.seconds < best.seconds:
             best = found
     return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
@@ -133,17 +128,18 @@ def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: GroupCosts, st
         own = np.flatnonzero(step.pipeline_of == slow)
         solved = None
         if len(own) <= _MOST_SOLVED:
-            start = plan_pipeline(lengths[own], costs, kinds[slow])
-            if times[slow] > _SOLVED_GAP * start.bound:
-                solved = solve_pipeline(lengths[own], costs, int(kinds[slow]), start, _MOST_NODES)
+            seconds, bound = divide(lengths[own], costs.arrays, kinds[slow], np.empty_like(own))
+            if times[slow] > _SOLVED_GAP * bound:
+                solved = solve_pipeline(lengths[own], costs, int(kinds[slow]), float(seconds), _MOST_NODES)
         if solved is None or solved[1] >= times[slow]:
             return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
         slot_of[own], times[slow] = solved
 
 
 @njit(cache=True)
-def _least_seconds(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts) -> float:
-    """Bound seconds on these pipelines (int64[p]) from below: busy with the cheapest samples, or the longest alone."""
+def _least_seconds(step: Step) -> float:
+    """Bound seconds on the pipelines from below: busy with the cheapest samples, or the longest alone."""
+    lengths, kinds, costs = step
     longest, least = lengths[0], np.inf
     total, available = 0.0, 0.0
     for kind in kinds:
@@ -164,23 +160,6 @@ def _least_seconds(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts) -
     return max(least, total / available)
 
 
-def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int32Array, Int64Array]:
-    """Return `(order int32[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest first.
-
-    Args:
-        lengths: int32[n], tokens.
-        batch_tokens: most tokens of a batch; a longer sample is a batch of its own.
-
-    >>> order, offsets = make_batches(np.array([3, 3, 3, 9], dtype=np.int32), 6, seed=1)
-    >>> [np.array([3, 3, 3, 9])[order[a:b]].tolist() for a, b in zip(offsets, offsets[1:])]
-    [[3], [9], [3, 3]]
-    """
-    order = shuffled(len(lengths), rng_state(seed, Stream.ORDER))
-    offsets = cut_steps(lengths[order], batch_tokens)
-    batch = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return order[np.lexsort((-lengths[order].astype(np.int64), batch))], offsets
-
-
 def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
     """Plan the pieces; the plan's groups are those of the request that it uses.
 
@@ -198,18 +177,17 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
         packer=request.algorithm,
     )
     kinds = [kinds_of(counts, costs) for counts in found.layouts]
-    used = np.array(sorted({kind for c in set(found.layout_of.tolist()) for kind in kinds[c].tolist()}))
-    groups = tuple(request.groups[kind] for kind in used.tolist())
-    num_steps = len(found.layout_of)
     # Pipelines of all steps, numbered step by step.
+    layout_of, steps = found.layout_of.tolist(), np.arange(len(found.layout_of))
     sizes = np.array([len(each) for each in kinds])[found.layout_of]
-    pipeline_step = np.repeat(np.arange(num_steps), sizes)
-    pipeline_kind = np.concatenate([kinds[c] for c in found.layout_of.tolist()])
+    pipeline_step = np.repeat(steps, sizes)
+    pipeline_kind = np.concatenate([kinds[c] for c in layout_of])
     first_gpus = [_first_gpus(each, request.groups) for each in kinds]
-    pipeline_gpu = np.concatenate([first_gpus[c] for c in found.layout_of.tolist()])
-    pipeline_group = np.searchsorted(used, pipeline_kind)
+    pipeline_gpu = np.concatenate([first_gpus[c] for c in layout_of])
+    used, pipeline_group = np.unique(pipeline_kind, return_inverse=True)
+    groups = tuple(request.groups[kind] for kind in used.tolist())
     # A pack is a micro-batch.
-    step = np.repeat(np.arange(num_steps), np.diff(found.offsets))
+    step = np.repeat(steps, np.diff(found.offsets))
     key = np.stack([(np.cumsum(sizes) - sizes)[step] + found.pipeline_of, found.slot_of])
     (pipeline, _), pack_of = np.unique(key, axis=1, return_inverse=True)
     offsets, places = group_by_pack(pack_of.ravel(), as_ids(np.arange(len(step))), len(pipeline))
@@ -225,8 +203,8 @@ def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
         tokens=np.concatenate([tokens, none]),
         load=np.concatenate([costs.seconds(pipeline_kind[pipeline], work, tokens), none]),
     )
-    iterations, steps = Iterations.of(slots, groups, request.num_gpus), np.arange(num_steps)
-    orders = [shuffled(num_steps, rng_state(request.seed, Stream.ORDER, epoch)) for epoch in range(1, request.epochs)]
+    iterations = Iterations.of(slots, groups, request.num_gpus)
+    orders = [shuffled(len(steps), rng_state(request.seed, Stream.ORDER, epoch)) for epoch in range(1, request.epochs)]
     schedules = [iterations.run(order, steps) for order in [as_ids(steps), *orders]]
     return numbered_plan(pieces, packs, schedules, request, groups=groups)
 

@@ -30,7 +30,7 @@ from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.streams import shuffle
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import copy_to
-from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
+from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
 
 RESTARTS = 50
 """Shuffled orders to deal, as in the paper."""
@@ -49,7 +49,7 @@ _GAIN = 5e-4
 """Share by which a change must make the slowest pipeline faster."""
 
 
-class _Pipelines(NamedTuple):
+class Step(NamedTuple):
     """The samples of a step, and its pipelines."""
 
     lengths: Int64Array
@@ -60,21 +60,13 @@ class _Pipelines(NamedTuple):
 
 
 @njit(cache=True)
-def deal_to_pipelines(
-    lengths: Int64Array,
-    kinds: Int64Array,
-    costs: KernelCosts,
-    restarts: int,
-    state: UInt64Array,
-    pipeline_of: Int64Array,
-) -> float:
+def deal_to_pipelines(pipelines: Step, restarts: int, state: UInt64Array, pipeline_of: Int64Array) -> float:
     """Write to `pipeline_of` (int64[n]), and return the seconds of the slowest pipeline: the kernel.
 
     Args:
-        lengths: int64[n], falling.
-        kinds: int64[p], by falling capacity.
         state: of the shuffles.
     """
+    lengths, kinds, costs = pipelines
     num = len(lengths)
     if num == 0:
         return 0.0
@@ -84,7 +76,7 @@ def deal_to_pipelines(
     dealt = np.zeros(num, dtype=np.int64)
     best_of = np.zeros((_STARTS, num), dtype=np.int64)
     best = np.full(_STARTS, np.inf)
-    order, pipelines = np.arange(num, dtype=np.int32), _Pipelines(lengths, kinds, costs)
+    order = np.arange(num, dtype=np.int32)
     _keep(best_of, best, _greedily(pipelines, order, dealt, sums), dealt)
     for is_reversed in (False, True):
         _keep(best_of, best, _first_fit(pipelines, best[0], is_reversed, dealt, sums), dealt)
@@ -142,7 +134,7 @@ def _add(sums: Int64Array, p: int, length: int) -> None:
 
 
 @njit(cache=True)
-def _greedily(pipelines: _Pipelines, order: Int32Array, pipeline_of: Int64Array, sums: Int64Array) -> float:
+def _greedily(pipelines: Step, order: Int32Array, pipeline_of: Int64Array, sums: Int64Array) -> float:
     """Deal each sample of the order to the pipeline that would end first; of equals, to the last, which is small."""
     lengths, kinds, costs = pipelines
     sums[:] = 0
@@ -162,9 +154,7 @@ def _greedily(pipelines: _Pipelines, order: Int32Array, pipeline_of: Int64Array,
 
 
 @njit(cache=True)
-def _first_fit(
-    pipelines: _Pipelines, limit: float, is_reversed: bool, pipeline_of: Int64Array, sums: Int64Array
-) -> float:
+def _first_fit(pipelines: Step, limit: float, is_reversed: bool, pipeline_of: Int64Array, sums: Int64Array) -> float:
     """Deal samples, longest first, to the first pipeline that stays within a target time, the least that is found.
 
     Args:
@@ -203,7 +193,7 @@ def _first_fit(
 
 
 @njit(cache=True)
-def _improve(pipelines: _Pipelines, pipeline_of: Int64Array, sums: Int64Array) -> float:
+def _improve(pipelines: Step, pipeline_of: Int64Array, sums: Int64Array) -> float:
     """Move samples away from the slowest pipeline, or exchange them for others, while that helps.
 
     Each step takes the change after which the slower of the two pipelines takes least. O(samples of the slowest
@@ -269,7 +259,7 @@ def _improve(pipelines: _Pipelines, pipeline_of: Int64Array, sums: Int64Array) -
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _sum_up(pipelines: _Pipelines, pipeline_of: Int64Array, sums: Int64Array, p: int) -> float:
+def _sum_up(pipelines: Step, pipeline_of: Int64Array, sums: Int64Array, p: int) -> float:
     """Write the sums of a pipeline, and return its seconds."""
     lengths, kinds, costs = pipelines
     sums[:, p] = 0
@@ -282,24 +272,16 @@ def _sum_up(pipelines: _Pipelines, pipeline_of: Int64Array, sums: Int64Array, p:
 
 
 @njit(cache=True)
-def deal_as_printed(
-    lengths: Int64Array,
-    kinds: Int64Array,
-    costs: KernelCosts,
-    restarts: int,
-    state: UInt64Array,
-    pipeline_of: Int64Array,
-) -> float:
+def deal_as_printed(pipelines: Step, restarts: int, state: UInt64Array, pipeline_of: Int64Array) -> float:
     """Write stage 1 to `pipeline_of` (int64[n]), and return the greatest load, in seconds without constants.
 
     The load is infinite, and nothing is written, if no pipeline holds the longest sample. O(restarts n p).
 
     Args:
-        lengths: int64[n], falling.
-        kinds: int64[p], by falling capacity.
         restarts: shuffled orders, at least 1.
         state: of the shuffles.
     """
+    lengths, kinds, costs = pipelines
     num, num_pipelines = len(lengths), len(kinds)
     if num and lengths[0] > costs.capacity[kinds[0]]:
         return np.inf
@@ -308,13 +290,12 @@ def deal_as_printed(
         first += 1
     order = np.arange(num, dtype=np.int32)
     dealt = np.zeros(num, dtype=np.int64)
-    work, tokens, longest = np.empty((3, num_pipelines), dtype=np.int64)
+    sums = np.empty((5, num_pipelines), dtype=np.int64)
+    work, tokens, longest = sums[:3]
     best = np.inf
     for _ in range(restarts):
         shuffle(order[first:], state)
-        work[:] = 0
-        tokens[:] = 0
-        longest[:] = 0
+        sums[:] = 0
         slowest = 0.0
         for k in range(num):
             i = order[k]
@@ -331,9 +312,7 @@ def deal_as_printed(
                 if after < least or (after == least and tokens[p] == 0):
                     at, least = p, after
             dealt[i] = at
-            work[at] += length * length
-            tokens[at] += length
-            longest[at] = max(longest[at], length)
+            _add(sums, at, length)
             slowest = least
         if slowest < best:
             best = slowest

@@ -23,8 +23,8 @@ from packer_cli.plan.core.cost import GroupCosts, KernelCosts, tokens_and_work
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, even_out
 from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
-from packer_cli.plan.strategies.hydraulis.costs import least_pipeline_seconds
-from packer_cli.plan.strategies.hydraulis.stage1 import deal_to_pipelines
+from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
+from packer_cli.plan.strategies.hydraulis.stage1 import Step, deal_to_pipelines
 
 
 class StepPlan(NamedTuple):
@@ -44,40 +44,25 @@ Deal = Callable[..., float]
 """A kernel of stage 1, with the arguments of `deal_to_pipelines`."""
 
 
-def plan_step(
-    falling: Int64Array,
-    kinds: Int64Array,
-    costs: GroupCosts,
-    restarts: int,
-    state: UInt64Array,
-    deal: Deal = deal_to_pipelines,
-) -> StepPlan:
-    """Plan samples (int64[n], falling lengths) on pipelines of schemes `kinds` (int64[p]), by falling capacity.
-
-    Price: 0.3 to 5 ms for 200 samples.
+def plan_step(step: Step, restarts: int, state: UInt64Array, deal: Deal = deal_to_pipelines) -> StepPlan:
+    """Plan a step. Price: 0.3 to 5 ms for 200 samples.
 
     Args:
         restarts: shuffled orders to deal.
         state: of the shuffles.
         deal: stage 1.
     """
-    pipeline_of, slot_of = np.zeros((2, len(falling)), dtype=np.int64)
-    times, seconds = np.zeros(len(kinds)), np.inf
-    if deal(falling, kinds, costs.arrays, restarts, state, pipeline_of) < np.inf:
-        seconds = float(divide_all(falling, kinds, costs.arrays, pipeline_of, slot_of, times))
+    pipeline_of, slot_of = np.zeros((2, len(step.lengths)), dtype=np.int64)
+    times, seconds = np.zeros(len(step.kinds)), np.inf
+    if deal(step, restarts, state, pipeline_of) < np.inf:
+        seconds = float(divide_all(step, pipeline_of, slot_of, times))
     return StepPlan(pipeline_of, slot_of, times, seconds)
 
 
 @njit(cache=True)
-def divide_all(
-    lengths: Int64Array,
-    kinds: Int64Array,
-    costs: KernelCosts,
-    pipeline_of: Int64Array,
-    slot_of: Int64Array,
-    pipeline_seconds: Float64Array,
-) -> float:
-    """Run stage 2 on each pipeline of `pipeline_of`, for falling lengths: fill the last two arrays, return seconds."""
+def divide_all(step: Step, pipeline_of: Int64Array, slot_of: Int64Array, pipeline_seconds: Float64Array) -> float:
+    """Run stage 2 on each pipeline of `pipeline_of`: fill the last two arrays, and return seconds."""
+    lengths, kinds, costs = step
     num = len(lengths)
     members = np.empty(num, dtype=np.int64)
     own, slots = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
@@ -107,31 +92,16 @@ _ENOUGH = 5e-4
 """Share of a pipeline's time by which more exchanges could lower it, at which they stop."""
 
 
-class PipelinePlan(NamedTuple):
-    """The micro-batches of one pipeline."""
-
-    slot_of: Int64Array
-    """int64[n]: micro-batch of each sample; none is empty."""
-    seconds: float
-    bound: float
-    """No division of the samples into micro-batches takes fewer seconds."""
-
-
-def plan_pipeline(falling: Int64Array, costs: GroupCosts, kind: int) -> PipelinePlan:
-    """Divide the samples of a pipeline (int64[n], falling lengths within its capacity) into micro-batches.
-
-    >>> costs = GroupCosts(gpus=[2], pp=[2], quadratic=[0], linear=[1], constant=[1], capacity=[10])
-    >>> plan_pipeline(np.array([6, 3, 3]), costs, 0)
-    PipelinePlan(slot_of=array([0, 1, 1]), seconds=21.0, bound=21.0)
-    """
-    slot_of = np.zeros(len(falling), dtype=np.int64)
-    seconds, bound = divide(falling, costs.arrays, kind, slot_of)
-    return PipelinePlan(slot_of, float(seconds), float(bound))
-
-
 @njit(cache=True)
 def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Array) -> tuple[float, float]:
-    """Write to `slot_of` (int64[n]) for falling lengths, and return `(seconds, bound)`: the kernel."""
+    """Divide the samples of a pipeline, falling lengths within its capacity, into micro-batches; none is empty.
+
+    Returns:
+        `(seconds, bound)`: no division of the samples into micro-batches takes fewer seconds than the bound.
+
+    Args:
+        slot_of: int64[n], written to: micro-batch of each sample.
+    """
     num = len(lengths)
     if num == 0:
         return 0.0, 0.0
@@ -227,7 +197,7 @@ def least_micro_batches(lengths: Int64Array, capacity: int) -> int:
 
 
 def solve_pipeline(
-    falling: Int64Array, costs: GroupCosts, kind: int, start: PipelinePlan, node_limit: int
+    falling: Int64Array, costs: GroupCosts, kind: int, start: float, node_limit: int
 ) -> tuple[Int64Array, float] | None:
     """Return `(micro-batch int64[n] of each sample, seconds)`; None if no answer keeps all rules after rounding.
 
@@ -237,7 +207,7 @@ def solve_pipeline(
     Args:
         falling: int64[n], lengths that the scheme holds.
         kind: the pipeline's scheme.
-        start: an answer to start from.
+        start: seconds of an answer, the most that another may take.
         node_limit: nodes of the search tree. No clock stops the solver, so equal inputs give equal answers.
 
     Raises:
@@ -248,9 +218,9 @@ def solve_pipeline(
     num, longest = len(falling), int(falling[0])
     alone = least_pipeline_seconds(costs.arrays, kind, longest * longest, longest, longest, 1)
     problem: Any = pulp.LpProblem("hydraulis", pulp.LpMinimize)
-    slowest = add_variable(problem, "t", lowBound=alone / start.seconds * (1 - TOLERANCE), upBound=1)
+    slowest = add_variable(problem, "t", lowBound=alone / start * (1 - TOLERANCE), upBound=1)
     problem += slowest
-    quadratic, linear, constant = (costs.rates[:3, kind] / start.seconds).tolist()
+    quadratic, linear, constant = (costs.rates[:3, kind] / start).tolist()
     waiting, enough = costs.rates[3:5, kind].tolist()
     seconds = ((quadratic * falling + linear) * falling).tolist()
     capacity, total = int(costs.capacity[kind]), int(falling.sum())

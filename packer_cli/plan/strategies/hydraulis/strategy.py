@@ -29,8 +29,8 @@ class Hydraulis(Strategy):
     mixes_layouts = True
     sample_bytes = 180
     plan = Later("packer_cli.plan.strategies.hydraulis.plan", "plan_pipelines")
-    choose_layouts = Later("packer_cli.plan.strategies.hydraulis.figures", "choose_step_layouts")
-    figures = Later("packer_cli.plan.strategies.hydraulis.figures", "measure_imbalances")
+    choose_layouts = Later("packer_cli.plan.strategies.hydraulis.layouts", "choose_step_layouts")
+    figures = Later("packer_cli.plan.strategies.hydraulis.layouts", "measure_imbalances")
 
     def packings(self) -> Mapping[str, Any]:
         """Return the planners of a step."""
@@ -44,11 +44,11 @@ class Hydraulis(Strategy):
 
     def predict(self, question: Question) -> Prediction:
         """Predict the layouts worth having, with the seconds of each."""
-        from packer_cli.plan.strategies.hydraulis.costs import find_schemes
+        from packer_cli.plan.strategies.hydraulis.candidates import find_schemes
 
         model, longest = question.load(f"--strategy {self.name}", for_memory=True), question.groups[-1]
         schemes = find_schemes(longest.capacity, question.num_gpus, model, question.parallel, longest.sp_size)
-        groups, rates = (tuple(getattr(scheme, each) for scheme in schemes) for each in ("group", "rates"))
+        groups, rates = zip(*schemes, strict=True)
         return Prediction(groups=groups, rates=rates)
 
     def rest(self, plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
