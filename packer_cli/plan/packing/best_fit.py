@@ -156,20 +156,15 @@ def _open(falling: Int64Array, rooms: Int64Array, stacks: _Stacks) -> None:
 
 @njit(cache=True)
 def _best_fit(
-    run_lengths: Int32Array,
-    run_counts: Int64Array,
-    capacity: int,
-    stacks: _Stacks,
-    to_pack: Int32Array,
-    to_number: Int32Array,
+    lengths: Int32Array, counts: Int64Array, capacity: int, stacks: _Stacks, to_pack: Int32Array, to_number: Int32Array
 ) -> int:
-    """Write to `to_pack` and `to_number`; returns the entries written."""
-    index, top, below, last_rooms, slots, count = stacks
-    longest, is_limited, num_packs = len(top) - 1, len(slots) > 0, count[0]
+    """Place runs of samples: write to `to_pack` and `to_number`; returns the entries written."""
+    index, top, below, last_rooms, slots, num = stacks
+    longest, is_limited, num_packs = len(top) - 1, len(slots) > 0, num[0]
     num_moves = 0
-    for run in range(len(run_lengths)):
-        length = np.int64(run_lengths[run])
-        left = run_counts[run]
+    for run in range(len(lengths)):
+        length = np.int64(lengths[run])
+        left = counts[run]
         while left > 0:
             place = index_ceiling(index, length)
             if place < 0 and top[longest] >= 0:
@@ -207,7 +202,7 @@ def _best_fit(
                 pack = following if place < longest else np.int64(-1)
             if 0 <= place < longest and top[place] < 0:
                 index_remove(index, place)
-    count[0] = num_packs
+    num[0] = num_packs
     return num_moves
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.segments import cut_in_rows
@@ -86,12 +85,8 @@ def _cut_powers(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pie
 
 @njit(cache=True)
 def _decompose(
-    samples: NDArray[np.int32],
-    starts: NDArray[np.int32],
-    totals: NDArray[np.int32],
-    longest: int,
-    shortest: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    samples: Int32Array, starts: Int32Array, totals: Int32Array, longest: int, shortest: int
+) -> tuple[Int32Array, Int32Array, Int32Array]:
     """Cut these stretches of samples; return (sample int32[m], start int32[m], length int32[m]) of the pieces."""
     num = 0
     for total in totals:

@@ -23,7 +23,7 @@ from numba import njit
 
 from packer_cli.plan.core.csr import ONE_EACH, argsort_descending, count_lengths, group_moves
 from packer_cli.plan.core.streams import rng_state, shuffled
-from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, as_ids
+from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.packing.base import ChunkOptions, PackingAlgorithm, PackingOptions
 
 
@@ -109,24 +109,18 @@ def fit_needs(
         order = as_ids(np.argsort(-(needs / limits[:, None]).max(axis=0), kind="stable"))
     pack_of = np.empty(num, dtype=np.int32)
     least = needs.min(axis=1) if num else limits
-    num_packs = _fit(needs, limits, order, least, 1 / limits, is_best, pack_of)
+    num_packs = _fit(needs, limits, order, least, is_best, pack_of)
     return group_moves(pack_of, ONE_EACH, order, num_packs)
 
 
 @njit(cache=True)
 def _fit(
-    needs: Int64Array,
-    limits: Int64Array,
-    order: Int32Array,
-    least: Int64Array,
-    share: Float64Array,
-    is_best: bool,
-    pack_of: Int32Array,
+    needs: Int64Array, limits: Int64Array, order: Int32Array, least: Int64Array, is_best: bool, pack_of: Int32Array
 ) -> int:
     """Write the pack of each piece to `pack_of` (int32[n]); returns the number of packs."""
     rooms = np.empty((len(order), len(limits)), dtype=np.int64)
     opened = np.empty(len(order), dtype=np.int64)
-    num_packs, num_open = 0, 0
+    num_packs, num_open, share = 0, 0, 1 / limits
     for place in range(len(order)):
         need = needs[:, order[place]]
         chosen, least_room = num_open, np.inf

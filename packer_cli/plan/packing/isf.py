@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.streams import bucket_bits, rng_state, shuffle, shuffle_buckets
-from packer_cli.plan.core.types import Int32Array, Int64Array
+from packer_cli.plan.core.types import Int32Array, Int64Array, UInt64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 
 
@@ -49,7 +48,7 @@ def pack_needs(needs: Int64Array, limits: Int64Array, seed: int, options: IsfOpt
 
 
 def iterative_sampling_filling(
-    once: Callable[..., int], num_left: int, least: Any, rounds: int, bits: int, state: NDArray[np.uint64]
+    once: Callable[..., int], num_left: int, least: Any, rounds: int, bits: int, state: UInt64Array
 ) -> tuple[Int64Array, Int32Array]:
     """Return `(offsets int64[p+1], order int32[n])`; keep packs of at least `least`. Shuffles in 2^bits buckets.
 
@@ -74,26 +73,22 @@ def iterative_sampling_filling(
             shuffle(left[:num_left], state)
         is_last = round_number == rounds - 1
         kept = least * 0 if is_last else least
-        num_packs = once(left[:num_left], kept, order, num_placed, offsets, num_packs)
+        num_packs += once(left[:num_left], kept, order, offsets[num_packs:])
         num_left = num_samples - int(offsets[num_packs])
     return offsets[: num_packs + 1].copy(), order
 
 
 @njit(cache=True)
 def fill(
-    lengths: NDArray[np.int32],
-    capacity: int,
-    left: NDArray[np.int32],
-    least: int,
-    order: NDArray[np.int32],
-    num_placed: int,
-    offsets: NDArray[np.int64],
-    num_packs: int,
+    lengths: Int32Array, capacity: int, left: Int32Array, least: int, order: Int32Array, offsets: Int64Array
 ) -> int:
-    """Run a round: keep packs of at least `least` tokens, move other samples to the front; return the packs so far."""
-    kept = 0
-    first = 0
-    total = 0
+    """Run a round: keep packs of at least `least` tokens, move other samples to the front; return the new packs.
+
+    Args:
+        offsets: int64, of the new packs, of which the first is there.
+    """
+    kept = first = total = num_packs = 0
+    num_placed = offsets[0]
     # Lengths are looked up in a loop of their own, where reads from memory overlap. They stand where the order goes
     # on, which overwrites only those that were read.
     ahead = order[num_placed:]
@@ -121,17 +116,11 @@ def fill(
 
 @njit(cache=True)
 def fill_needs(
-    needs: Int64Array,
-    limits: Int64Array,
-    left: Int32Array,
-    least: Int64Array,
-    order: Int32Array,
-    num_placed: int,
-    offsets: Int64Array,
-    num_packs: int,
+    needs: Int64Array, limits: Int64Array, left: Int32Array, least: Int64Array, order: Int32Array, offsets: Int64Array
 ) -> int:
     """Fill packs as `fill` does, by needs (int64[r, n]) and limits (int64[r])."""
-    kept, first = 0, 0
+    kept = first = num_packs = 0
+    num_placed = offsets[0]
     total = np.zeros(len(limits), dtype=np.int64)
     for i in range(len(left) + 1):
         if i < len(left) and (total + needs[:, left[i]] <= limits).all():

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.streams import rng_state, shuffled
@@ -52,18 +51,24 @@ def _falling(lengths: Int32Array, capacity: int, seed: int, options: PackingOpti
 
 
 @njit(cache=True)
-def next_fit(lengths: Int32Array, capacity: int) -> Int64Array:
-    """Return the offsets (int64[p+1]) of the packs, for samples in the given order."""
+def next_fit(lengths: Int32Array, capacity: int, is_padded: bool = False, most: int = 0) -> Int64Array:
+    """Return the offsets (int64[p+1]) of the packs, for samples in the given order.
+
+    Args:
+        is_padded: whether each sample takes as many tokens as the longest of its pack, which has at most `most`.
+    """
     offsets = np.empty(len(lengths) + 1, dtype=np.int64)
     offsets[0] = 0
-    num_packs = 0
-    total = 0
+    num_packs = first = total = longest = 0
     for i in range(len(lengths)):
-        if total + lengths[i] > capacity:
-            num_packs += 1
-            offsets[num_packs] = i
-            total = 0
         total += lengths[i]
+        if is_padded:
+            longest = max(longest, int(lengths[i]))
+            total = (i - first + 1) * longest if i - first < most else capacity + 1
+        if total > capacity:
+            num_packs += 1
+            offsets[num_packs] = first = i
+            total = longest = int(lengths[i])
     if len(lengths):
         num_packs += 1
         offsets[num_packs] = len(lengths)
@@ -98,26 +103,7 @@ def _pad(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) 
         order = argsort_descending(lengths)
     else:
         order = shuffled(len(lengths), rng_state(seed))
-    return _batches(lengths[order], capacity, options.batch or len(lengths)), order
-
-
-@njit(cache=True)
-def _batches(lengths: NDArray[np.int32], capacity: int, most: int) -> NDArray[np.int64]:
-    """Return the offsets (int64[p+1]) of the batches, for samples in the given order."""
-    offsets = np.empty(len(lengths) + 1, dtype=np.int64)
-    offsets[0] = 0
-    num_batches = first = longest = 0
-    for i in range(len(lengths)):
-        longest_then = max(longest, int(lengths[i]))
-        if i > first and (i - first == most or (i - first + 1) * longest_then > capacity):
-            num_batches += 1
-            offsets[num_batches] = first = i
-            longest_then = int(lengths[i])
-        longest = longest_then
-    if len(lengths):
-        num_batches += 1
-        offsets[num_batches] = len(lengths)
-    return offsets[: num_batches + 1].copy()
+    return next_fit(lengths[order], capacity, True, options.batch or len(lengths)), order
 
 
 def _alone(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
