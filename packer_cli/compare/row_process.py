@@ -21,8 +21,7 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.samples import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
-from packer_cli.plan.strategies.predict import stage_rates
-from packer_cli.plan.strategies.protocol import PlanRequest
+from packer_cli.plan.strategies.protocol import PlanRequest, stage_rates
 from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
 from packer_cli.sizes import Share

@@ -21,8 +21,7 @@ from packer_cli.plan.core.samples import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.strategies.predict import digits
-from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy
+from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy, digits
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES, find_strategy
 
 if TYPE_CHECKING:

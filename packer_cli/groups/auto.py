@@ -25,7 +25,7 @@ from packer_cli.plan.core.groups import UNLIMITED, Group
 from packer_cli.plan.core.samples import Overflow, make_pieces
 from packer_cli.plan.core.types import Int32Array, Pieces
 from packer_cli.plan.notes import describe_overflow
-from packer_cli.plan.strategies.predict import digits
+from packer_cli.plan.strategies.protocol import digits
 from packer_cli.simulate.epoch import simulate
 from packer_cli.sizes import four_digits
 

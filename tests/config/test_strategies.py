@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from packer_cli.config.resolve import require_plan, resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.hydraulis import costs
+from packer_cli.plan.strategies.hydraulis import candidates
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES
 from packer_cli.sizes import format_tokens
 
@@ -265,8 +264,8 @@ def test_the_schemes_of_hydraulis_decide_whether_attention_times_are_needed(monk
     profile = json.loads((repo / "tests/groups/data/hbp-table-4.json").read_text())
     profile["pieces"] = [{"queries": 1, "keys": 256, "seconds": 1.0}]
     (tmp_path / "profile.json").write_text(json.dumps(profile))
-    scheme = SimpleNamespace(group=Group(capacity=2**16, cp_size=2), rates=(1.0, 1.0, 0.0))
-    monkeypatch.setattr(costs, "find_schemes", lambda *_: [scheme])
+    scheme = candidates.Scheme(Group(capacity=2**16, cp_size=2), (1.0, 1.0, 0.0))
+    monkeypatch.setattr(candidates, "find_schemes", lambda *_: [scheme])
     options = {"groups": "64k", "gpus": 32, "global_tokens": 2**20, "profile": str(tmp_path / "profile.json")}
     config = resolve(validate(PlanConfig, {**options, "strategy": "hydraulis"})).config
     assert config.attention_pieces == ((1, 256, 1.0),)

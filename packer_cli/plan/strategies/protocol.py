@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from packer_cli.errors import ConfigError
@@ -147,6 +148,23 @@ class Question:
     load: Callable[..., GpuModel]
     """The cost model; with `for_memory=True`, one of which the memory is known. Raises ConfigError without one."""
 
+    def predicted_cost(self) -> Cost:
+        """Predict the cost of a micro-batch on one GPU.
+
+        Raises:
+            ConfigError: there is no model, or it gives no such cost.
+        """
+        from packer_cli.plan.core.cost import Cost
+
+        profile = "--cost profile"
+        model = self.load(profile).cost
+        try:
+            return Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
+        except ValueError as error:
+            raise ConfigError(
+                f"{profile}: {error}; measure longer lengths with hbpack profile, or give --cost A,B"
+            ) from None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
@@ -243,9 +261,7 @@ class Strategy(ABC):
         Raises:
             ConfigError: there is none, or it does not fit.
         """
-        from packer_cli.plan.strategies.predict import predicted_cost, stage_rates
-
-        cost = predicted_cost(question.load) if question.wants_cost else None
+        cost = question.predicted_cost() if question.wants_cost else None
         rates = None
         if "a cost model" in self.needs:
             model = question.load(f"--strategy {self.name}")
@@ -296,10 +312,6 @@ class UnlikeDegrees(Strategy):
     demands = "run replicas of unlike SP degrees side by side in one iteration"
     mixes_layouts = True
 
-    def check(self, request: PlanRequest) -> None:
-        """Check that all groups have one `align`, as samples move between them."""
-        assert len({group.align for group in request.groups}) == 1
-
     def predict(self, question: Question) -> Prediction:
         """Predict the seconds of each group, each with the checkpointed layers that it needs, not the longest's."""
         *shorter, longest = question.groups
@@ -328,6 +340,29 @@ class UnlikeDegrees(Strategy):
                 f"replicas, to fill the rest; choose a multiple of {min(sizes)}, or plan with other degrees, longer "
                 "--groups or a lower --align"
             )
+
+
+def stage_rates(group: Group, model: GpuModel) -> Rates:
+    """Return the seconds on a stage of a replica of the group per squared token, per token, and per micro-batch.
+
+    Each is that of the stage that is slowest by it, so together they are never too low.
+    """
+    cost, memory = model.cost, model.memory
+    cost.require_known(group.layout)
+    fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
+    layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
+    of_stages = []
+    for stage in cost.stages(group.layout):
+        of_one = partial(cost.seconds, layout=group.layout, checkpoint_layers=layers, stage=stage)
+        constant, square, token = (float(of_one(*one)) for one in ((0, 0), (1, 0), (0, 1)))
+        of_stages.append((digits(square - constant), digits(token - constant), digits(constant)))
+    quadratic, linear, constant = (max(each) for each in zip(*of_stages, strict=True))
+    return quadratic, linear, constant
+
+
+def digits(value: float) -> float:
+    """Round to as many digits as mean something, and as are the same on every machine."""
+    return float(f"{value:.6g}")
 
 
 def take_strategy(name: str, thing: Any) -> Strategy:

@@ -30,8 +30,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
-from packer_cli.plan.strategies.predict import stage_rates
-from packer_cli.plan.strategies.protocol import Rates
+from packer_cli.plan.strategies.protocol import Rates, stage_rates
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:

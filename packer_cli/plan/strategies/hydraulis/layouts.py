@@ -43,8 +43,7 @@ from packer_cli.plan.strategies.hydraulis.candidates import (
 )
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, Step, deal_as_printed, deal_to_pipelines
 from packer_cli.plan.strategies.hydraulis.stage2 import Deal, plan_step
-from packer_cli.plan.strategies.predict import digits
-from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow
+from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow, digits
 
 MOST_LAYOUTS = 12
 """Most layouts of all steps together. The paper's case study has 7."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
+from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy, stage_rates
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ class Wlb(Strategy):
     def predict(self, question: Question) -> Prediction:
         """Predict a cost of the whole replica, and the capacities to choose from, each with its seconds."""
         from packer_cli.plan.core.cost import Cost
-        from packer_cli.plan.strategies.predict import stage_rates
         from packer_cli.plan.strategies.wlb.packers import AUTO, DelayOptions
 
         found = Prediction(groups=question.groups)
