@@ -62,7 +62,7 @@ ORDER = [
 NUMERIC = {"numpy", "numba", "abc", "collections", "dataclasses", "typing", "functools", "itertools", "math", "enum"}
 """All that a pure room may import from outside: nothing that reads or writes. `cost` also has a typed record."""
 SOLVERS = {"time", "pulp", "highspy"}
-"""What only integer programs (`plan/packing/ilp`, FlexSP's) may import besides: solvers, and a time limit's clock."""
+"""What only integer programs (`plan/packing/ilp`, strategies') may import besides: solvers, and a limit's clock."""
 OF_THE_LOADER = {"format", "remote", "errors", "plugins", "version"}
 """Rooms that the loader sees: it trains without the preparation side; what lies on disk is the contract."""
 USES_THE_LOADER = {"measure", "loader"}
@@ -166,7 +166,7 @@ def test_plan_cost_and_simulate_are_pure(modules):
     def may_import(name: str) -> set[str]:
         return (
             NUMERIC | SOLVERS
-            if ".packing.ilp." in name or name.endswith((".flexsp.milp", ".hydraulis.stage2", ".wlb.packers"))
+            if ".packing.ilp." in name or name.endswith((".flexsp.batches", ".hydraulis.stage2", ".wlb.packers"))
             else NUMERIC
         )
 

@@ -12,11 +12,10 @@ import numpy as np
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.types import FILLER, Int32Array
-from packer_cli.plan.strategies.flexsp.iterations import iteration_seconds, least_total_seconds, plan_data_set
+from packer_cli.plan.strategies.flexsp.batches import plan_batches, solve_in_buckets
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds, solve_micro_batch
-from packer_cli.plan.strategies.flexsp.milp import solve_in_buckets
 from packer_cli.plan.strategies.flexsp.packing import MixedIterations
-from packer_cli.plan.strategies.flexsp.plan import plan_batches
+from packer_cli.plan.strategies.flexsp.plan import iteration_seconds, least_total_seconds, plan_data_set
 from tests.benchmark.paper import HBP, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.paper_times import GPU_TOKENS, LAYERS, LLAMA_8B, degree_costs, model_of
 from tests.benchmark.report import seconds, table

@@ -20,7 +20,8 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int32Array, Pieces, Plan
-from packer_cli.plan.strategies.flexsp.plan import plan_batches, plan_of
+from packer_cli.plan.strategies.flexsp.batches import plan_batches
+from packer_cli.plan.strategies.flexsp.plan import plan_of
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.paper import HBP, HIERARCHICAL, LONGEST, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.report import table
@@ -105,7 +106,7 @@ def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
     start = np.zeros(len(lengths), dtype=np.int64)
     pieces = Pieces(samples=None, start=start, length=lengths)
     iterations, _ = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
-    plan = plan_of(iterations, pieces, asked, costs)
+    plan = plan_of(iterations, pieces, asked)
     check_plan(plan)
     return plan
 

@@ -22,17 +22,7 @@ from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work,
 from packer_cli.plan.core.iterations import Iterations, one_group_each, order_slots
 from packer_cli.plan.core.schedule import schedule_epoch
 from packer_cli.plan.core.segments import aligned_lengths, padded_lengths
-from packer_cli.plan.core.types import (
-    FILLER,
-    Float64Array,
-    Int32Array,
-    Int64Array,
-    Packs,
-    Pieces,
-    Plan,
-    Schedule,
-    begins_run,
-)
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -59,8 +49,9 @@ class PackSizes(NamedTuple):
     work: Int64Array
     """int64[p]: what the plan evens out, see `PlanRequest.evened`; the padding counts."""
 
-    def seconds(self, group: NDArray[np.integer], request: PlanRequest, costs: GroupCosts) -> Float64Array:
-        """Predict the seconds (float64[p]) of packs of these groups (int[p])."""
+    def seconds(self, group: NDArray[np.integer], request: PlanRequest) -> Float64Array:
+        """Predict the seconds (float64[p]) of packs of these groups (int[p]), whose rates are known."""
+        costs = GroupCosts.of(request.groups, request.rates)
         return costs.seconds(group, self.work - request.evened * self.aligned, self.aligned)
 
 
@@ -73,20 +64,9 @@ def pack_sizes(pieces: Pieces, packs: Packs, request: PlanRequest) -> PackSizes:
     return PackSizes(segment_sums(pieces.length[packs.pieces], packs.offsets), aligned, work)
 
 
-def assemble(
-    pieces: Pieces,
-    packs: Packs,
-    iterations: Iterations,
-    sizes: PackSizes,
-    request: PlanRequest,
-    costs: GroupCosts | None = None,
-) -> Plan:
-    """Make the plan of packs and iterations: schedule each epoch, and number the packs as the first epoch reads them.
-
-    Args:
-        costs: of the groups, if known.
-    """
-    schedules = [scheduled(iterations, sizes, packs.group, request, epoch, costs) for epoch in range(request.epochs)]
+def assemble(pieces: Pieces, packs: Packs, iterations: Iterations, sizes: PackSizes, request: PlanRequest) -> Plan:
+    """Make the plan of packs and iterations: schedule each epoch, number the packs as the first epoch reads them."""
+    schedules = [scheduled(iterations, sizes, packs.group, request, epoch) for epoch in range(request.epochs)]
     return numbered_plan(pieces, packs, schedules, request)
 
 
@@ -110,18 +90,12 @@ def assemble_padded(
 
 
 def scheduled(
-    iterations: Iterations,
-    sizes: PackSizes,
-    group: NDArray[np.integer],
-    request: PlanRequest,
-    epoch: int,
-    costs: GroupCosts | None = None,
+    iterations: Iterations, sizes: PackSizes, group: NDArray[np.integer], request: PlanRequest, epoch: int
 ) -> Schedule:
     """Schedule the iterations in an epoch, in which replicas wait for each other as `request.lockstep` says.
 
     Args:
         group: int[p], of each pack.
-        costs: of the groups, if known.
     """
     num_groups, linear = len(request.groups), request.evened
     schedule = schedule_epoch(iterations, sizes.tokens, sizes.work, num_groups, request.steps, request.seed, epoch)
@@ -130,8 +104,8 @@ def scheduled(
     # The load that dealing evens out: seconds, or work where these are not known. Not attention work alone: there, one
     # long sample would weigh as much as many packs of short ones.
     times = sizes.work.astype(np.float64) if linear else None
-    if costs is not None:
-        times = sizes.seconds(group, request, costs)
+    if request.rates is not None:
+        times = sizes.seconds(group, request)
     return run_freely(schedule, num_groups, times, sizes.work if request.steps.longest_first else None)
 
 
@@ -186,13 +160,9 @@ def _merge(schedule: Schedule, num_groups: int) -> tuple[Int64Array, Int64Array]
     """Merge iterations of equal layout in a step; return each one's merged one (int64[i]), and the steps of these."""
     counts = np.zeros((schedule.num_iterations, num_groups), dtype=np.int64)
     np.add.at(counts, (schedule.slot_iteration, schedule.slot_group), 1)
-    _, layout = np.unique(counts, axis=0, return_inverse=True)
-    step = schedule.iteration_step
-    order = np.lexsort((layout.ravel(), step))
-    is_new = begins_run(step[order], layout.ravel()[order])
-    merged = np.empty(len(order), dtype=np.int64)
-    merged[order] = np.cumsum(is_new) - 1
-    return merged, step[order][is_new]
+    of_step = np.concatenate([schedule.iteration_step[:, None], counts], axis=1)
+    found, merged = np.unique(of_step, axis=0, return_inverse=True)
+    return merged.ravel(), found[:, 0]
 
 
 def _dealt(schedule: Schedule, iteration: Int64Array, times: Float64Array) -> Int64Array:

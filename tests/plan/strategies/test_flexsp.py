@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.strategies.flexsp.iterations import iteration_seconds, least_total_seconds, plan_data_set
+from packer_cli.plan.strategies.flexsp.batches import plan_batches, solve_in_buckets
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds, solve_micro_batch
-from packer_cli.plan.strategies.flexsp.milp import solve_in_buckets
-from packer_cli.plan.strategies.flexsp.plan import plan_batches
+from packer_cli.plan.strategies.flexsp.plan import iteration_seconds, least_total_seconds, plan_data_set
 from tests import naive
 from tests.naive.flexsp import fastest_groups
 from tests.plan.strategies.flexsp import any_costs, both, make_costs, random_batch

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.kernels.timed_dealing import Dealt, deal, even_out
-from packer_cli.plan.strategies.flexsp.iterations import form_iterations, pack_seconds
+from packer_cli.plan.strategies.flexsp.batches import cut_evenly, make_buckets
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
-from packer_cli.plan.strategies.flexsp.milp import make_buckets
 from packer_cli.plan.strategies.flexsp.packing import cheapest_degrees, pack_by_degree
-from packer_cli.plan.strategies.flexsp.plan import cut_evenly
+from packer_cli.plan.strategies.flexsp.plan import form_iterations, pack_seconds
 from tests.naive import flexsp as naive
 from tests.naive import packs_of
 from tests.plan.strategies.flexsp import any_costs, both
@@ -46,7 +45,7 @@ def test_the_cheapest_degree_equals_its_twin(costs, lengths, limit):
 @given(lengths=st.lists(st.integers(1, 30), max_size=14), num_buckets=st.integers(1, 6))
 def test_buckets_round_as_little_as_the_printed_recurrence(lengths, num_buckets):
     found = make_buckets(np.array(lengths, dtype=np.int32), num_buckets)
-    bucket = np.searchsorted(found.longest, lengths)
+    bucket = np.searchsorted(-found.longest, -np.array(lengths, dtype=np.int64), side="right") - 1
     assert found.samples.tolist() == np.bincount(bucket, minlength=len(found.longest)).tolist()
     assert sum(found.longest[bucket].tolist()) - sum(lengths) == naive.least_bucket_error(lengths, num_buckets)
     assert len(found.longest) <= num_buckets

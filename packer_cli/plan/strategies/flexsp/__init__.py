@@ -5,7 +5,6 @@
     strategy.py     what the rest of hbpack sees
     packing.py      what all parts plan by: seconds and capacity of each degree; packs of the cheapest degrees
     micro_batch.py  the degrees and samples of one micro-batch, by search, with plan/kernels/timed_dealing.py
-    milp.py         the same by integer programming, exact, for small batches and for buckets of lengths
-    iterations.py   the whole data set at once
-    plan.py         it as a plan; FlexSP as published, one batch at a time
+    batches.py      FlexSP as published, one batch at a time; micro-batches by integer programming
+    plan.py         the whole data set at once; all of it as plans
 """

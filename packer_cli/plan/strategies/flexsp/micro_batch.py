@@ -115,7 +115,7 @@ def search(
             fill_up(degrees, counts, num_gpus, kind)
             _try(lengths, costs, counts, dealt, tried)
     for more in range(3):
-        if _first_fit(lengths, degrees, costs, num_gpus, bound, more, counts, dealt):
+        if _first_fit(lengths, costs, num_gpus, bound, more, counts, dealt):
             fill_up(degrees, counts, num_gpus, np.int64(0))
             _try(lengths, costs, counts, dealt, tried)
 
@@ -185,28 +185,21 @@ def _is_within(costs: KernelCosts, kind: int, work: int, tokens: int, target: fl
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _first_fit(
-    lengths: Int64Array,
-    degrees: Int64Array,
-    costs: KernelCosts,
-    num_gpus: int,
-    bound: float,
-    more: int,
-    counts: Int64Array,
-    dealt: Dealt,
+    lengths: Int64Array, costs: KernelCosts, num_gpus: int, bound: float, more: int, counts: Int64Array, dealt: Dealt
 ) -> bool:
     """Write to `counts` the groups that first-fit opens at the least target time at which the GPUs are enough.
 
     Longest first, each sample to the first group that stays within the target; else to a new one, whose degree is the
     least that does, or `more` places above it.
     """
-    tokens, work = dealt.tokens, dealt.work
+    tokens, work, gpus = dealt.tokens, dealt.work, costs.rates[5]
     kinds = np.empty(len(tokens), dtype=np.int64)
     found = np.zeros(len(counts), dtype=np.int64)
     low, high = bound, 8 * bound
     is_found = False
     for _ in range(14):
         target = high if not is_found else (low + high) / 2
-        used, groups, fits = 0, 0, True
+        used, groups, fits = 0.0, 0, True
         for i in range(len(lengths)):
             length = lengths[i]
             square = length * length
@@ -215,21 +208,19 @@ def _first_fit(
                 at += 1
             if at == groups:
                 own = 0
-                while own < len(degrees) and not _is_within(costs, own, square, length, target):
+                while own < len(gpus) and not _is_within(costs, own, square, length, target):
                     own += 1
-                if own < len(degrees):
-                    own = min(own + more, len(degrees) - 1)
+                if own < len(gpus):
+                    own = min(own + more, len(gpus) - 1)
                     while (
-                        own > 0
-                        and used + degrees[own] > num_gpus
-                        and _is_within(costs, own - 1, square, length, target)
+                        own > 0 and used + gpus[own] > num_gpus and _is_within(costs, own - 1, square, length, target)
                     ):
                         own -= 1
-                if own == len(degrees) or used + degrees[own] > num_gpus:
+                if own == len(gpus) or used + gpus[own] > num_gpus:
                     fits = False
                     break
                 kinds[at], tokens[at], work[at] = own, 0, 0
-                used += degrees[own]
+                used += gpus[own]
                 groups += 1
             tokens[at] += length
             work[at] += square

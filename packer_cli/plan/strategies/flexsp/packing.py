@@ -34,6 +34,7 @@ from packer_cli.plan.core.types import BoolArray, Float64Array, Int8Array, Int32
 from packer_cli.plan.kernels.fill import pick_samples
 from packer_cli.plan.kernels.length_index import LengthIndex, full_index, index_floor, index_remove
 from packer_cli.plan.packing.best_fit import best_fit_each
+from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch
 
 
 def cheapest_degrees(
@@ -131,6 +132,23 @@ def join_packs(parts: Sequence[MixedPacks | MixedIterations]) -> MixedPacks:
     )
 
 
+def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
+    """Join the parts, one after the other. O(m)."""
+    packs = np.concatenate([np.empty(0, dtype=np.int64), *(np.diff(part.iterations) for part in parts)])
+    return MixedIterations(*join_packs(parts), np.concatenate([[0], np.cumsum(packs)]))
+
+
+def one_iteration(members: Int32Array, solved: MicroBatch) -> MixedIterations:
+    """Make an iteration of a solved micro-batch of the samples `members` (int32[n])."""
+    sizes = np.bincount(solved.group_of, minlength=len(solved.kinds))
+    return MixedIterations(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        samples=members[np.argsort(solved.group_of, kind="stable")],
+        kinds=solved.kinds,
+        iterations=np.array([0, len(solved.kinds)]),
+    )
+
+
 def _pack_lowest(lengths: Int32Array, is_left: BoolArray, capacity: int, kind: int, seed: int) -> MixedPacks:
     own = ids_of(is_left)
     order = shuffled(len(own), rng_state(int(rng_state(seed, Stream.PACKING, kind)[0])))
@@ -157,31 +175,21 @@ def _pack_longest_first(
     Clears `is_left` of the samples that it packs, and takes them from `count`.
     """
     usable = np.where(role > 0, count, 0)
-    chosen = np.empty(usable.sum(), dtype=np.int32)  # Untouched memory costs nothing.
-    pack_of = np.empty(len(chosen), dtype=np.int32)
     own, fitting = full_index((usable > 0) & (role == _OWN)), full_index(usable > 0)
     rates, capacity = costs.rates[:, kind].copy(), int(costs.capacity[kind])
-    num_chosen, num_packs = _choose(usable, own, fitting, rates, capacity, limit, pack_of, chosen)
-    chosen, pack_of = chosen[:num_chosen].copy(), pack_of[:num_chosen]
+    chosen, pack_of, num_packs = _choose(usable, own, fitting, rates, capacity, limit)
     found = pick_samples(chosen, lengths, is_left, len(count) - 1)
     is_left[found] = False
     count -= np.bincount(chosen, minlength=len(count))
-    offsets, members = group_by_pack(pack_of, as_ids(np.arange(num_chosen)), num_packs)
+    offsets, members = group_by_pack(pack_of, as_ids(np.arange(len(chosen))), num_packs)
     return MixedPacks(offsets, found[members], np.full(num_packs, kind))
 
 
 @njit(cache=True)
 def _choose(
-    left: Int64Array,
-    own: LengthIndex,
-    fitting: LengthIndex,
-    rates: Float64Array,
-    capacity: int,
-    limit: float,
-    pack_of: Int32Array,
-    chosen: Int32Array,
-) -> tuple[int, int]:
-    """Choose lengths for packs: write to `pack_of` and `chosen`; returns `(lengths chosen, packs)`.
+    left: Int64Array, own: LengthIndex, fitting: LengthIndex, rates: Float64Array, capacity: int, limit: float
+) -> tuple[Int32Array, Int32Array, int]:
+    """Choose lengths for packs; return these (int32[n]), the pack of each (int32[n]), and the number of packs.
 
     Args:
         left: int64[longest + 1], samples of each length; counted down.
@@ -190,11 +198,12 @@ def _choose(
         rates: float64[3] of the degree.
         limit: seconds; only a pack's first sample may exceed it.
     """
+    chosen, pack_of = np.empty((2, left.sum()), dtype=np.int32)  # Untouched memory costs nothing.
     num_chosen, pack = 0, 0
     while True:
         length = index_floor(own, capacity)
         if length < 0:
-            return num_chosen, pack
+            return chosen[:num_chosen].copy(), pack_of[:num_chosen].copy(), pack
         room = capacity
         seconds = rates[2]
         while length > 0:

@@ -28,7 +28,9 @@ class MixedDegrees(UnlikeDegrees):
         on_a_gpu = max(-(-group.capacity // group.sp_size) for group in given)
         degrees = [degree for degree in divisors(longest.sp_size) if on_a_gpu * degree < longest.capacity]
         groups = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
-        groups += [group for group in given if longest.sp_size % group.sp_size and _fits(group, on_a_gpu, longest)]
+        # Capacities still rise with degrees when these are among those of one share on a GPU.
+        others = (group for group in given if group.sp_size < longest.sp_size and longest.sp_size % group.sp_size)
+        groups += [group for group in others if group.capacity >= on_a_gpu * (group.sp_size - 1)]
         return (*sorted(groups, key=lambda group: group.sp_size), longest)
 
     def predict(self, question: Question) -> Prediction:
@@ -55,7 +57,7 @@ class FlexSp(MixedDegrees):
 
     def packings(self) -> Mapping[str, Any]:
         """Return the solvers of a micro-batch."""
-        from packer_cli.plan.strategies.flexsp.plan import SOLVERS
+        from packer_cli.plan.strategies.flexsp.batches import SOLVERS
 
         return SOLVERS
 
@@ -68,7 +70,6 @@ class BatchAda(FlexSp):
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
     mixes_within = False
-    plan = Later("packer_cli.plan.strategies.flexsp.plan", "plan_at_one_degree")
 
 
 class FlexSpAll(MixedDegrees):
@@ -93,8 +94,3 @@ class FlexSpAll(MixedDegrees):
         if options.step_mix != "stratified" and not options.curriculum_steps:
             found["cost"] = f"has no effect on --strategy {self.name}, which evens out predicted time; leave it out"
         return found
-
-
-def _fits(group: Group, on_a_gpu: int, longest: Group) -> bool:
-    """Whether capacities still rise with degrees when a group is among those of this share on a GPU."""
-    return group.sp_size < longest.sp_size and group.capacity >= on_a_gpu * (group.sp_size - 1)
