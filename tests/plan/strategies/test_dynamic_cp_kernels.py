@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.kernels.durations import free_seconds
+from packer_cli.plan.strategies.dynamic_cp.plan import packs_of_one_degree
 from packer_cli.plan.strategies.dynamic_cp.rounds import (
     any_degree,
     form_rounds,
@@ -16,12 +17,7 @@ from packer_cli.plan.strategies.dynamic_cp.rounds import (
     powers_of_two,
     rounds_between,
 )
-from packer_cli.plan.strategies.dynamic_cp.schedulers import (
-    cut_rounds,
-    dynamic_rounds,
-    pack_by_need,
-    packs_of_one_degree,
-)
+from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, pack_by_need
 from tests.naive import dynamic_cp as naive
 
 ON_A_RANK = 16

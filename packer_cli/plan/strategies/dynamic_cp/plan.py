@@ -14,14 +14,10 @@ from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
+from packer_cli.plan.packing.next_fit import next_fit
 from packer_cli.plan.strategies.assemble import PackSizes, assemble, make_packs, pack_sizes, packs_by_step, scheduled
 from packer_cli.plan.strategies.dynamic_cp.rounds import Rounds, form_rounds, place_freely, rounds_between
-from packer_cli.plan.strategies.dynamic_cp.schedulers import (
-    cut_rounds,
-    dynamic_rounds,
-    pack_by_need,
-    packs_of_one_degree,
-)
+from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, pack_by_need
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -110,6 +106,29 @@ PLANNERS: Mapping[str, Callable[[Int64Array, Machine], StepPlan]] = {
     "megatron": _megatron,
 }
 """By strategy, but for `dp-balanced`: (falling lengths int64[n], machine) -> the step."""
+
+
+def packs_of_one_degree(lengths: Int64Array, capacity: int, num_replicas: int) -> Int64Array:
+    """Pack a step's samples by next fit in order of arrival; return each one's pack (int64[n]).
+
+    The packs rise but for samples that moved.
+
+    Then the last samples of the last packs become packs of their own until the replicas divide the packs. Where there
+    are too few samples, some replicas stay idle in the last round; Megatron-LM refuses such a step. O(n).
+
+    Args:
+        lengths: int64[n], none above `capacity`.
+    """
+    offsets = next_fit(lengths.astype(np.int32), capacity)
+    pack_of, first, num = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), offsets.tolist(), len(offsets) - 1
+    pack, last = num - 1, len(lengths) - 1
+    while num % num_replicas and pack >= 0:
+        if last > first[pack]:
+            pack_of[last] = num
+            num, last = num + 1, last - 1
+        else:
+            pack, last = pack - 1, first[pack] - 1
+    return pack_of
 
 
 def _plan_step(lengths: Int64Array, machine: Machine, strategy: str) -> StepPlan:

@@ -13,14 +13,11 @@ slowest, so that ranks run different numbers of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Int64Array
 
 BLOCK = 8
@@ -43,18 +40,6 @@ def powers_of_two(highest: int) -> list[int]:
     [1, 2, 4]
     """
     return [2**k for k in range((highest - 1).bit_length())]
-
-
-def groups_of_degrees(given: Sequence[Group], degrees: Sequence[int]) -> tuple[Group, ...]:
-    """Return the longest group, with context parallelism, and one for each lower degree that holds less.
-
-    A rank holds as many tokens as in the given group in which it holds most.
-    """
-    longest = given[-1]
-    on_a_rank = max(-(-group.capacity // group.layout.row_ranks) for group in given)
-    longest = replace(longest, sp_size=1, cp_size=longest.layout.row_ranks)
-    lower = [d for d in degrees if on_a_rank * d < longest.capacity]
-    return (*(replace(longest, capacity=on_a_rank * d, cp_size=d) for d in lower), longest)
 
 
 class Rounds(NamedTuple):

@@ -21,7 +21,6 @@ import numpy as np
 from numba import njit
 
 from packer_cli.plan.core.types import Float64Array, Int64Array
-from packer_cli.plan.packing.next_fit import next_fit
 from packer_cli.plan.strategies.dynamic_cp.rounds import BLOCK, Rounds, empty_blocks, occupy, place_in_blocks
 
 
@@ -80,8 +79,8 @@ def cut_rounds(
     """
     own_seconds = np.array([seconds[kinds[pack], pack] for pack in range(len(kinds))])
     order = np.argsort(-own_seconds, kind="mergesort")
-    grown = kinds.copy()
-    round_of, first_rank = np.empty((2, len(kinds)), dtype=np.int64)
+    placed = np.empty((2, len(kinds)), dtype=np.int64)
+    round_of = np.empty(len(kinds), dtype=np.int64)
     num = len(order)
     cuts = min(_CUTS, max(1, _TRIED // max(1, num * num_ranks)))
     least = np.full(num + 1, np.inf)
@@ -100,7 +99,7 @@ def cut_rounds(
                 end += 1
             if end == last:
                 continue
-            slowest, num_placed = _run(order[begin:end], kinds, seconds, degrees, num_ranks, grown, first_rank)
+            slowest, num_placed = _run(order[begin:end], kinds, seconds, degrees, num_ranks, placed)
             last, end = end, begin + num_placed
             if least[begin] + slowest < least[end]:
                 least[end], begin_of[end] = least[begin] + slowest, begin
@@ -108,29 +107,24 @@ def cut_rounds(
     while end > 0:
         begin = begin_of[end]
         own = order[begin:end]
-        _run(own, kinds, seconds, degrees, num_ranks, grown, first_rank)
+        _run(own, kinds, seconds, degrees, num_ranks, placed)
         round_of[own] = number
         end, number = begin, number + 1
     for pack in order:  # The slowest round comes first.
         round_of[pack] = number - 1 - round_of[pack]
-    return grown, Rounds(round_of, first_rank)
+    return placed[0], Rounds(round_of, placed[1])
 
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _run(
-    packs: Int64Array,
-    kinds: Int64Array,
-    seconds: Float64Array,
-    degrees: Int64Array,
-    num_ranks: int,
-    grown: Int64Array,
-    first_rank: Int64Array,
+    own: Int64Array, kinds: Int64Array, seconds: Float64Array, degrees: Int64Array, num_ranks: int, placed: Int64Array
 ) -> tuple[float, int]:
-    """Write degrees and places of the first packs, as many as find room; returns `(seconds, packs)`."""
+    """Write degree and first rank of the first of these packs, as many as find room; returns `(seconds, packs)`."""
+    grown, first_rank = placed
     free = empty_blocks(num_ranks)
     num = 0
     slowest = 0.0
-    for pack in packs:
+    for pack in own:
         place = place_in_blocks(free, degrees[kinds[pack]], num_ranks)
         if place < 0:
             break
@@ -138,7 +132,7 @@ def _run(
         first_rank[pack], grown[pack] = place, kinds[pack]
         num += 1
     in_block, count = np.empty((len(free), BLOCK), dtype=np.int64), np.zeros(len(free), dtype=np.int64)
-    for pack in packs[:num]:
+    for pack in own[:num]:
         if degrees[kinds[pack]] <= BLOCK:
             block = first_rank[pack] // BLOCK
             in_block[block, count[block]] = pack
@@ -151,7 +145,7 @@ def _run(
             for pack in members:
                 first_rank[pack] = start
                 start += degrees[grown[pack]]
-    for pack in packs[:num]:
+    for pack in own[:num]:
         slowest = max(slowest, seconds[grown[pack], pack])
     return slowest, num
 
@@ -202,11 +196,14 @@ def dynamic_rounds(
     """
     pack_of, kinds, round_of, first_rank, replica_of = np.empty((5, len(lengths)), dtype=np.int64)
     waiting = np.arange(len(lengths))
-    kind_of, tokens = np.empty((2, num_ranks), dtype=np.int64)
     number = num_packs = 0
     while len(waiting) > 0:
-        num, used = _fill(lengths, waiting, degrees, capacity, num_ranks, replica_of, kind_of, tokens)
-        num = _use_up(lengths, waiting, degrees, capacity, num_ranks, num, used, replica_of, kind_of)
+        own = lengths[waiting]
+        kind_of = _fill(own, degrees, capacity, num_ranks, replica_of)
+        if not _use_up(degrees, num_ranks, kind_of) and degrees[-1] == num_ranks:
+            kind_of = np.full(1, len(degrees) - 1)
+            _put_in_one(own, capacity[-1], replica_of)
+        num = len(kind_of)
         place = 0
         for kind in range(len(degrees) - 1, -1, -1):
             for r in range(num):
@@ -229,22 +226,16 @@ def dynamic_rounds(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _fill(
-    lengths: Int64Array,
-    waiting: Int64Array,
-    degrees: Int64Array,
-    capacity: Int64Array,
-    num_ranks: int,
-    replica_of: Int64Array,
-    kind_of: Int64Array,
-    tokens: Int64Array,
-) -> tuple[int, int]:
-    """Give samples to replicas, or -1; returns `(replicas, ranks that they use)`."""
-    limit = _OVER_FULL * lengths[waiting[0]] * capacity[0]
+    lengths: Int64Array, degrees: Int64Array, capacity: Int64Array, num_ranks: int, replica_of: Int64Array
+) -> Int64Array:
+    """Give samples to replicas, or -1; return the degree (int64[r]) of each replica, as an index."""
+    limit = _OVER_FULL * lengths[0] * capacity[0]
+    kind_of, tokens = np.empty((2, num_ranks), dtype=np.int64)
     work = np.zeros(num_ranks)
     num = used = 0
     most = 0.0
-    for i in range(len(waiting)):
-        length = lengths[waiting[i]]
+    for i in range(len(lengths)):
+        length = lengths[i]
         best, best_kind, least = -1, -1, np.inf
         for kind in range(len(degrees)):
             if capacity[kind] < length:
@@ -272,62 +263,28 @@ def _fill(
         tokens[best] += length
         work[best] += length * length / degrees[best_kind]
         most = least
-    return num, used
+    return kind_of[:num]
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _use_up(
-    lengths: Int64Array,
-    waiting: Int64Array,
-    degrees: Int64Array,
-    capacity: Int64Array,
-    num_ranks: int,
-    num: int,
-    used: int,
-    replica_of: Int64Array,
-    kind_of: Int64Array,
-) -> int:
-    """Give ranks that are left to the smallest replicas, or all to one; returns the number of replicas."""
+def _use_up(degrees: Int64Array, num_ranks: int, kind_of: Int64Array) -> bool:
+    """Give ranks that are left to the smallest replicas; return whether none is left then."""
+    used = degrees[kind_of].sum()
     while used < num_ranks:
-        smallest = 0
-        for r in range(1, num):
-            if kind_of[r] < kind_of[smallest]:
-                smallest = r
+        smallest = np.argmin(kind_of)
         kind = kind_of[smallest]
         if kind + 1 == len(degrees) or used + degrees[kind + 1] - degrees[kind] > num_ranks:
-            if degrees[-1] != num_ranks:
-                break
-            left = capacity[-1]
-            for i in range(len(waiting)):
-                replica_of[i] = -1
-                if lengths[waiting[i]] <= left:
-                    replica_of[i] = 0
-                    left -= lengths[waiting[i]]
-            kind_of[0] = len(degrees) - 1
-            return 1
+            return False
         kind_of[smallest] += 1
         used += degrees[kind + 1] - degrees[kind]
-    return num
+    return True
 
 
-def packs_of_one_degree(lengths: Int64Array, capacity: int, num_replicas: int) -> Int64Array:
-    """Pack a step's samples by next fit in order of arrival; return each one's pack (int64[n]).
-
-    The packs rise but for samples that moved.
-
-    Then the last samples of the last packs become packs of their own until the replicas divide the packs. Where there
-    are too few samples, some replicas stay idle in the last round; Megatron-LM refuses such a step. O(n).
-
-    Args:
-        lengths: int64[n], none above `capacity`.
-    """
-    offsets = next_fit(lengths.astype(np.int32), capacity)
-    pack_of, first, num = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), offsets.tolist(), len(offsets) - 1
-    pack, last = num - 1, len(lengths) - 1
-    while num % num_replicas and pack >= 0:
-        if last > first[pack]:
-            pack_of[last] = num
-            num, last = num + 1, last - 1
-        else:
-            pack, last = pack - 1, first[pack] - 1
-    return pack_of
+@njit(cache=True, no_cpython_wrapper=True)
+def _put_in_one(lengths: Int64Array, room: int, replica_of: Int64Array) -> None:
+    """Give the samples that have room to one replica, and none to others."""
+    for i in range(len(lengths)):
+        replica_of[i] = -1
+        if lengths[i] <= room:
+            replica_of[i] = 0
+            room -= lengths[i]

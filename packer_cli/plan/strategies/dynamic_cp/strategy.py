@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from packer_cli.errors import ConfigError
@@ -23,15 +24,21 @@ class _BySteps(Strategy):
     rest = Later("packer_cli.plan.strategies.dynamic_cp.plan", "rest_of_steps")
 
     def groups(self, given: Sequence[Group]) -> tuple[Group, ...]:
-        """Return groups of all degrees up to the longest's.
+        """Return the longest group, with context parallelism, and one for each lower degree that holds less.
+
+        A rank holds as many tokens as in the given group in which it holds most.
 
         >>> [f"{group.capacity}:{group.cp_size}" for group in Megatron().groups([Group(capacity=4096, sp_size=4)])]
         ['1024:1', '2048:2', '4096:4']
         """
-        from packer_cli.plan.strategies.dynamic_cp.rounds import any_degree, groups_of_degrees, powers_of_two
+        from packer_cli.plan.strategies.dynamic_cp.rounds import any_degree, powers_of_two
 
         highest = given[-1].layout.row_ranks
-        return groups_of_degrees(given, any_degree(highest) if self.any_degree else powers_of_two(highest))
+        on_a_rank = max(-(-group.capacity // group.layout.row_ranks) for group in given)
+        longest = replace(given[-1], sp_size=1, cp_size=highest)
+        degrees = any_degree(highest) if self.any_degree else powers_of_two(highest)
+        lower = [d for d in degrees if on_a_rank * d < longest.capacity]
+        return (*(replace(longest, capacity=on_a_rank * d, cp_size=d) for d in lower), longest)
 
 
 class _DynamicCp(_BySteps, UnlikeDegrees):
