@@ -27,8 +27,7 @@ from packer_cli.plan.strategies.wlb.packers import (
     SolverOptions,
     StepOptions,
     as_it_comes,
-    pack_by_greed,
-    pack_by_program,
+    pack_in_windows,
 )
 from tests.benchmark.report import seconds, table
 
@@ -118,11 +117,11 @@ def packers() -> dict[str, Callable[[Arrivals], PackedSteps]]:
     for number in (1, 2, 4, 8):
         name = f"greedy, {number} batch{'es' * (number > 1)}"
         greedy = GreedyOptions(batches=number)
-        rows[name] = lambda arrivals, options=greedy: pack_by_greed(arrivals, options, arrivals.window)
+        rows[name] = lambda arrivals, options=greedy: pack_in_windows(arrivals, options, arrivals.window)
     for number in (1, 2, 4):
         name = f"solver, {number} batch{'es' * (number > 1)}"
         solver = SolverOptions(batches=number, time_limit=_TIME_LIMIT)
-        rows[name] = lambda arrivals, options=solver: pack_by_program(arrivals, options, arrivals.window)
+        rows[name] = lambda arrivals, options=solver: pack_in_windows(arrivals, options, arrivals.window)
     for number in range(4):
         name = f"{number or 'no'} queue{'s' * (number != 1)}"
         rows[name] = lambda arrivals, number=number: queues(arrivals, number)

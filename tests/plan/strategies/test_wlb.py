@@ -29,8 +29,7 @@ from packer_cli.plan.strategies.wlb.packers import (
     SolverOptions,
     StepOptions,
     as_it_comes,
-    pack_by_greed,
-    pack_by_program,
+    pack_in_windows,
 )
 from packer_cli.plan.strategies.wlb.plan import _EXCHANGES, deal_steps
 from tests.naive import wlb as naive
@@ -142,7 +141,7 @@ def test_original_packing_keeps_whole_documents_whole(lengths, num_micro_batches
 @settings(max_examples=100)
 def test_greedy_windows_are_those_of_the_twin(lengths, num_micro_batches, num_batches, seed):
     arrivals = arrivals_of(lengths, num_micro_batches, seed=seed)
-    packed = pack_by_greed(arrivals, GreedyOptions(batches=num_batches), WINDOW)
+    packed = pack_in_windows(arrivals, GreedyOptions(batches=num_batches), WINDOW)
     steps = micro_batches(packed, num_micro_batches, range(len(packed.row_of)))
     assert all(any(step) for step in steps)
     length, left, carried, at = arrivals.lengths.tolist(), [], set(), 0
@@ -167,8 +166,8 @@ def test_greedy_windows_are_those_of_the_twin(lengths, num_micro_batches, num_ba
 def test_the_program_is_more_even_than_greed():
     lengths = np.random.default_rng(0).integers(5, 45, 120)
     arrivals = arrivals_of(lengths, 2, 80)  # Small enough to solve in no time.
-    greedy = pack_by_greed(arrivals, GreedyOptions(), WINDOW)
-    exact = pack_by_program(arrivals, SolverOptions(time_limit=60.0), WINDOW)
+    greedy = pack_in_windows(arrivals, GreedyOptions(), WINDOW)
+    exact = pack_in_windows(arrivals, SolverOptions(time_limit=60.0), WINDOW)
     before, after = (imbalances(arrivals, arrivals.lengths, each.row_of) for each in (greedy, exact))
     assert len(before) == len(after)
     assert (after <= before).all()

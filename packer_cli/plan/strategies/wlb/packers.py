@@ -12,7 +12,6 @@ All packers take the same arrivals, so that all do the same work: documents cut 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -146,10 +145,6 @@ class StepPacker(PackingAlgorithm):
     """Whether the micro-batches of a step are dealt to the replicas by time, and not as they come."""
 
 
-Improve = Callable[[Int32Array, Int64Array, int], Int64Array]
-"""(lengths by falling length, row of each, number of rows) -> row of each"""
-
-
 def pack_with_delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSteps:
     """Pack by WLB-LLM's algorithm 1, see `arrival`."""
     return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
@@ -165,40 +160,19 @@ def as_it_comes(arrivals: Arrivals, options: StepOptions, capacity: int) -> Pack
     return PackedSteps(row_of, row_of // arrivals.num_micro_batches)
 
 
-def pack_by_greed(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
-    """Pack windows of so many global batches. O(m N batches)."""
-    return _pack_windows(arrivals, options.batches, lambda lengths, row_of, num_rows: row_of)
-
-
-def pack_by_program(arrivals: Arrivals, options: SolverOptions, capacity: int) -> PackedSteps:
-    """Deal the documents of each window by the integer program, `min_max_work`.
-
-    The program minimises the greatest attention work of a window, and leaves the other micro-batches as they happen to
-    be below it. Where its steps are no more even, those of greed stand. Price: exponential, up to
-    `time_limit` seconds a window.
-    """
-
-    def solve(lengths: Int32Array, row_of: Int64Array, num_rows: int) -> Int64Array:
-        found = min_max_work(lengths, row_of, num_rows, arrivals.window, options.time_limit)
-        solved = _by_falling_work(lengths, found)
-        greedy, exact = (imbalances(arrivals, lengths, rows).sum() for rows in (row_of, solved))
-        return solved if exact < greedy else row_of
-
-    return _pack_windows(arrivals, options.batches, solve)
-
-
-def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> PackedSteps:
+def pack_in_windows(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
+    """Pack windows of so many global batches. O(m N batches), or as long as the program takes."""
     lengths, batches, num_micro_batches = arrivals.lengths, arrivals.batches, arrivals.num_micro_batches
     row_of, is_carried = np.empty(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.bool_)
     left = np.empty(0, dtype=np.int64)
     batch = step = 0
     state = rng_state(arrivals.seed, Stream.ARRIVAL, 1)
     while batch < arrivals.num_batches or len(left):
-        until = min(batch + num_batches, arrivals.num_batches)
+        until = min(batch + options.batches, arrivals.num_batches)
         num_steps = until - batch
         if not num_steps:
             of_step = num_micro_batches * arrivals.window
-            num_steps = min(num_batches, -(-int(lengths[left].sum(dtype=np.int64)) // of_step))
+            num_steps = min(options.batches, -(-int(lengths[left].sum(dtype=np.int64)) // of_step))
         documents = np.concatenate([left, np.arange(batches[batch], batches[until])])
         documents = documents[np.argsort(-lengths[documents], kind="stable")]
         falling, num_rows = as_ids(np.arange(len(documents))), num_steps * num_micro_batches
@@ -208,13 +182,27 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
         left, dealt = documents[~is_dealt], documents[is_dealt]
         is_carried[left] = True
         row = _by_falling_work(lengths[dealt], row[is_dealt])
-        row = improve(lengths[dealt], row, num_rows)
+        if isinstance(options, SolverOptions):
+            row = _solved(arrivals, lengths[dealt], row, num_rows, options.time_limit)
         num_steps = int(row.max()) // num_micro_batches + 1
         # Else each window would begin with its longest documents.
         position = shuffled(num_steps, state).astype(np.int64)
         row_of[dealt] = (step + position[row // num_micro_batches]) * num_micro_batches + row % num_micro_batches
         batch, step = until, step + num_steps
     return PackedSteps(row_of, arrivals.batch_of, int(is_carried.sum()))
+
+
+def _solved(
+    arrivals: Arrivals, lengths: Int32Array, row_of: Int64Array, num_rows: int, time_limit: float
+) -> Int64Array:
+    """Deal the documents of a window again by the integer program, `min_max_work`.
+
+    It minimises the greatest attention work of a window, and leaves the other micro-batches as they happen to be below
+    it. Where its steps are no more even, those of greed stand. Price: exponential, up to `time_limit` seconds.
+    """
+    solved = _by_falling_work(lengths, min_max_work(lengths, row_of, num_rows, arrivals.window, time_limit))
+    greedy, exact = (imbalances(arrivals, lengths, rows).sum() for rows in (row_of, solved))
+    return solved if exact < greedy else row_of
 
 
 def _by_falling_work(lengths: Int32Array, row_of: Int64Array) -> Int64Array:
@@ -295,13 +283,13 @@ REGISTRY: dict[str, StepPacker] = {
         StepPacker(
             name="greedy",
             summary="baseline: windows of `batches` global batches, longest first to the least work",
-            pack=pack_by_greed,
+            pack=pack_in_windows,
             options=GreedyOptions,
         ),
         StepPacker(
             name="solver",
             summary="baseline: the same windows, dealt by an integer program; slow",
-            pack=pack_by_program,
+            pack=pack_in_windows,
             options=SolverOptions,
         ),
     )

@@ -19,7 +19,7 @@ from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Delays, Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.kernels.durations import pipeline_seconds
-from packer_cli.plan.strategies.assemble import PackSizes, make_packs, numbered_plan, pack_sizes, packs_by_step
+from packer_cli.plan.strategies.assemble import make_packs, numbered_plan, pack_sizes, packs_by_step
 from packer_cli.plan.strategies.protocol import PlanRequest, Rates
 from packer_cli.plan.strategies.wlb.arrival import Arrivals, PackedSteps, arrive, in_batches
 from packer_cli.plan.strategies.wlb.packers import StepOptions
@@ -95,7 +95,8 @@ def _plan_of(
         replica = deal_steps(step, sizes.work.astype(np.float64), of_step // most, most, group.pp_size)
     else:  # Replica after replica takes the next, as many each as there are rows for.
         replica = (number - np.searchsorted(step, step)) // most
-    epochs = [schedule_steps(number, step, replica, sizes, group, request, each) for each in range(request.epochs)]
+    slots = Slots(step, replica, np.zeros_like(number), number, sizes.aligned, sizes.work)
+    epochs = [schedule_steps(slots, group, request, each) for each in range(request.epochs)]
     delays = Delays(arrival=packed.arrival, thresholds=packed.thresholds, num_carried=packed.num_carried)
     return numbered_plan(pieces, packs, epochs, request, groups=(group,), lockstep=1, delays=delays)
 
@@ -106,37 +107,29 @@ def rest_of_steps(plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: i
     (packs, step), num_replicas = packs_by_step(plan, chosen), group.num_dp_ranks(request.num_gpus)
     most = -(-int(np.bincount(step).max(initial=1)) // num_replicas)
     replica = deal_steps(step, sizes.work[packs].astype(np.float64), num_replicas, most, group.pp_size)
-    return schedule_steps(packs, step, replica, sizes, group, request, epoch)
+    slots = Slots(step, replica, np.zeros_like(packs), packs, sizes.aligned[packs], sizes.work[packs])
+    return schedule_steps(slots, group, request, epoch)
 
 
-def schedule_steps(
-    packs: Int64Array,
-    step: Int64Array,
-    replica: Int64Array,
-    sizes: PackSizes,
-    group: Group,
-    request: PlanRequest,
-    epoch: int,
-) -> Schedule:
+def schedule_steps(slots: Slots, group: Group, request: PlanRequest, epoch: int) -> Schedule:
     """Schedule the micro-batches of each step on their replicas. O(p log p).
 
     The seed decides which replica gets which share, so that none always ends last. A replica runs its longest
     micro-batch first, and a filler if it has none. Epochs above 0 run the steps in a seeded order.
 
     Args:
-        packs: int64[p], numbers of the packs, each a micro-batch.
-        step: int64[p], of each: 0 .. s-1, rising, none left out.
-        replica: int64[p], of each.
-        sizes: of all packs.
+        slots: each a micro-batch; their steps, 0 .. s-1, rising and none left out, stand in place of iterations, and
+            the numbers of replicas in place of the first GPUs.
         group: of the packs; its degrees divide the GPUs.
     """
-    num_replicas, num_steps = group.num_dp_ranks(request.num_gpus), int(step[-1]) + 1 if len(step) else 0
+    step, num_replicas = slots.iteration, group.num_dp_ranks(request.num_gpus)
+    num_steps = int(step[-1]) + 1 if len(step) else 0
     state = rng_state(request.seed, Stream.RANKS, epoch)
     names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
-    first_gpu = names.reshape(-1, num_replicas)[step, replica] * group.num_gpus
+    first_gpu = names.reshape(-1, num_replicas)[step, slots.first_gpu] * group.num_gpus
     if epoch:
         step = shuffled(num_steps, rng_state(request.seed, Stream.ORDER, epoch))[step].astype(np.int64)
-    slots = Slots(step, first_gpu, np.zeros_like(packs), packs, sizes.aligned[packs], sizes.work[packs])
+    slots = slots._replace(iteration=step, first_gpu=first_gpu)
     return Iterations.of(slots, [group], request.num_gpus).run(np.arange(num_steps), np.arange(num_steps))
 
 
