@@ -25,17 +25,7 @@ from packer_cli.plan.core.groups import is_in_group, limits_of
 from packer_cli.plan.core.iterations import Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import (
-    BoolArray,
-    Int32Array,
-    Int64Array,
-    Packs,
-    Pieces,
-    Plan,
-    Schedule,
-    UInt64Array,
-    as_ids,
-)
+from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Pieces, Plan, Schedule, UInt64Array, as_ids
 from packer_cli.plan.kernels.balance import order_packs, spread
 from packer_cli.plan.kernels.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.kernels.refine import Evened, even_items, even_samples, refine_packs
@@ -55,9 +45,7 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
         pieces = request.algorithm.cut(pieces, request.groups[0].capacity, seed, request.groups[0].align)
     lengths = pieces.sizes(request.limits)
     if request.algorithm.is_padded:
-        batches = arrange_batches(lengths, request)
-        num_ranks = request.groups[0].num_dp_ranks(request.num_gpus)
-        return assemble_padded(pieces, batches, deal(as_ids(np.arange(len(batches))), num_ranks), request)
+        return _plan_batches(pieces, lengths, request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
     items = None if pieces.attention is None else ItemNeeds.of(pieces, pieces.attention, request.evened)
     by_group: list[GroupPacks] = []
@@ -74,7 +62,9 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
         slots.append(deal(as_ids(first + np.arange(part.num_packs)), num_ranks))
         num_spread.append(-(-part.num_rest // num_ranks) if part.is_spread else 0)
         first += part.num_packs
-    packs = _joined(by_group)
+    offsets = offsets_of(np.concatenate([np.diff(part.offsets) for part in by_group]))
+    group_of = np.repeat(np.arange(len(by_group)), [part.num_packs for part in by_group])
+    packs = make_packs(offsets, np.concatenate([part.pieces for part in by_group]), group_of)
     del by_group, part
     sizes = pack_sizes(pieces, packs, request)
     return assemble(pieces, packs, _in_steps(slots, num_spread, sizes.aligned, request), sizes, request)
@@ -133,13 +123,6 @@ class GroupPacks(NamedTuple):
     def num_packs(self) -> int:
         """p"""
         return len(self.offsets) - 1
-
-
-def _joined(parts: Sequence[GroupPacks]) -> Packs:
-    """Return the packs of all groups, one after another."""
-    offsets = offsets_of(np.concatenate([np.diff(part.offsets) for part in parts]))
-    group = np.repeat(np.arange(len(parts)), [part.num_packs for part in parts])
-    return make_packs(offsets, np.concatenate([part.pieces for part in parts]), group)
 
 
 class ItemNeeds(NamedTuple):
@@ -276,11 +259,9 @@ class _OfGroup:
 
         offsets, pieces = packed(capacity)
         room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
-        taken = int(lengths.sum(where=own, dtype=np.int64))
-        if needs is not None:  # By the need of which they have most.
-            limits = limits_of(capacity, request.limits)
-            sums: list[int] = needs.sum(axis=1).tolist()
-            taken = max(total * capacity // most for total, most in zip(sums, limits, strict=True))
+        sums = [int(lengths.sum(where=own, dtype=np.int64))] if needs is None else needs.sum(axis=1).tolist()
+        limits = limits_of(capacity, request.limits)  # By the need of which they have most.
+        taken = max(total * capacity // most for total, most in zip(sums, limits, strict=False))
         free = (len(offsets) - 1) * capacity - taken
         if request.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
             offsets, pieces = packed(capacity - int(capacity * FREE_TO_FILL))
@@ -357,16 +338,17 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
     return num_left
 
 
-def arrange_batches(lengths: Int32Array, request: PlanRequest) -> Packs:
-    """Arrange the padded batches of the only group; those that do not fill the last iteration leave ranks idle.
+def _plan_batches(pieces: Pieces, lengths: Int32Array, request: PlanRequest) -> Plan:
+    """Plan the padded batches of the only group; those that do not fill the last iteration leave ranks idle.
 
     Args:
         lengths: int32[m], length of every piece.
     """
     (group,) = request.groups
+    num_ranks = group.num_dp_ranks(request.num_gpus)
     seed = int(rng_state(request.seed, Stream.PACKING, 0)[0])
-    offsets, pieces = request.algorithm.pack(lengths, group.capacity, seed, request.packing_options)
-    _, work = pack_tokens_and_work(offsets, pieces, padded_lengths(offsets, pieces, lengths), request.evened)
-    state = rng_state(request.seed, Stream.BALANCE, 0)
-    order = order_packs(work, group.num_dp_ranks(request.num_gpus), request.balance, state)
-    return make_packs(*select_packs(offsets, pieces, order), np.zeros_like(order))
+    offsets, members = request.algorithm.pack(lengths, group.capacity, seed, request.packing_options)
+    _, work = pack_tokens_and_work(offsets, members, padded_lengths(offsets, members, lengths), request.evened)
+    order = order_packs(work, num_ranks, request.balance, rng_state(request.seed, Stream.BALANCE, 0))
+    batches = make_packs(*select_packs(offsets, members, order), np.zeros_like(order))
+    return assemble_padded(pieces, batches, deal(as_ids(np.arange(len(batches))), num_ranks), request)

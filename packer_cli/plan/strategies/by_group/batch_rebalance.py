@@ -128,10 +128,7 @@ def _freeze(
 ) -> None:
     """Fill up the batches of the costliest one's iteration from the cheapest others, and freeze them."""
     ranking = np.argsort(-costs, kind="mergesort")
-    place = 0
-    while ranking[place] != high:
-        place += 1
-    first = place // num_ranks * num_ranks
+    first = np.flatnonzero(ranking == high)[0] // num_ranks * num_ranks
     in_slot = np.zeros(len(counts), dtype=np.bool_)
     in_slot[ranking[first : first + num_ranks]] = True
     for k in range(len(counts)):
