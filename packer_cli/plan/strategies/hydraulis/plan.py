@@ -18,16 +18,7 @@ from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import (
-    FILLER,
-    Float64Array,
-    Int32Array,
-    Int64Array,
-    Pieces,
-    Plan,
-    UInt64Array,
-    as_ids,
-)
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Pieces, Plan, UInt64Array, as_ids
 from packer_cli.plan.strategies.assemble import make_packs, numbered_plan
 from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, make_batches, steps_to_try
@@ -64,13 +55,7 @@ class PlannedSteps(NamedTuple):
 
 
 def plan_data_set(
-    lengths: Int32Array,
-    costs: GroupCosts,
-    num_gpus: int,
-    batch_tokens: int,
-    *,
-    seed: int = 0,
-    packer: StepPacker = SEARCH,
+    lengths: Int32Array, costs: GroupCosts, num_gpus: int, batch_tokens: int, seed: int, packer: StepPacker = SEARCH
 ) -> PlannedSteps:
     """Plan all samples (int32[n], tokens).
 

@@ -77,7 +77,7 @@ def deal_to_pipelines(pipelines: Step, restarts: int, state: UInt64Array, pipeli
     best_of = np.zeros((_STARTS, num), dtype=np.int64)
     best = np.full(_STARTS, np.inf)
     order = np.arange(num, dtype=np.int32)
-    _keep(best_of, best, _greedily(pipelines, order, dealt, sums), dealt)
+    _keep(best_of, best, _greedily(pipelines, order, dealt, sums, _ZERO, False), dealt)
     for is_reversed in (False, True):
         _keep(best_of, best, _first_fit(pipelines, best[0], is_reversed, dealt, sums), dealt)
     first_free = 0
@@ -86,7 +86,7 @@ def deal_to_pipelines(pipelines: Step, restarts: int, state: UInt64Array, pipeli
     if len(kinds) > 1:
         for _ in range(min(restarts, 1 + 5 * _DEALT // (num * len(kinds)))):
             shuffle(order[first_free:], state)
-            _keep(best_of, best, _greedily(pipelines, order, dealt, sums), dealt)
+            _keep(best_of, best, _greedily(pipelines, order, dealt, sums, _ZERO, False), dealt)
     least = np.inf
     for start in range(_STARTS):
         if best[start] == np.inf:
@@ -133,19 +133,41 @@ def _add(sums: Int64Array, p: int, length: int) -> None:
     sums[3, p] += 1
 
 
+@njit(cache=True, no_cpython_wrapper=True)
+def _printed_load(costs: KernelCosts, kind: int, sums: Int64Array, p: int, length: int) -> float:
+    """Predict the published load of a pipeline with one more sample."""
+    longest = max(sums[2, p], length)
+    load = costs.rates[0, kind] * (sums[0, p] + length * length) + costs.rates[1, kind] * (sums[1, p] + length)
+    load += costs.rates[3, kind] * (costs.rates[0, kind] * longest + costs.rates[1, kind]) * longest
+    return float(load)
+
+
 @njit(cache=True)
-def _greedily(pipelines: Step, order: Int32Array, pipeline_of: Int64Array, sums: Int64Array) -> float:
-    """Deal each sample of the order to the pipeline that would end first; of equals, to the last, which is small."""
+def _greedily(
+    pipelines: Step, order: Int32Array, pipeline_of: Int64Array, sums: Int64Array, num_first: int, is_printed: bool
+) -> float:
+    """Deal each sample of the order to the pipeline that would end first; of equals, to the last, which is small.
+
+    Args:
+        num_first: samples at the start of the order that only the first pipeline may take.
+        is_printed: deal by the published rule.
+    """
     lengths, kinds, costs = pipelines
     sums[:] = 0
     slowest = 0.0
-    for i in order:
+    for k in range(len(order)):
+        i = order[k]
         at, least = _ZERO, np.inf
-        for p in range(len(kinds)):
+        for p in range(1 if k < num_first else len(kinds)):
             if lengths[i] > costs.capacity[kinds[p]]:
                 break
-            seconds = _after(costs, kinds[p], sums, p, lengths[i])
-            if seconds <= least:
+            if is_printed:
+                seconds = max(slowest, _printed_load(costs, kinds[p], sums, p, lengths[i]))
+                is_better = seconds < least or (seconds == least and sums[1, p] == 0)
+            else:
+                seconds = _after(costs, kinds[p], sums, p, lengths[i])
+                is_better = seconds <= least
+            if is_better:
                 at, least = p, seconds
         pipeline_of[i] = at
         _add(sums, at, lengths[i])
@@ -291,29 +313,10 @@ def deal_as_printed(pipelines: Step, restarts: int, state: UInt64Array, pipeline
     order = np.arange(num, dtype=np.int32)
     dealt = np.zeros(num, dtype=np.int64)
     sums = np.empty((5, num_pipelines), dtype=np.int64)
-    work, tokens, longest = sums[:3]
     best = np.inf
     for _ in range(restarts):
         shuffle(order[first:], state)
-        sums[:] = 0
-        slowest = 0.0
-        for k in range(num):
-            i = order[k]
-            length = lengths[i]
-            at, least = 0, np.inf
-            for p in range(1 if k < first else num_pipelines):
-                kind = kinds[p]
-                if length > costs.capacity[kind]:
-                    break
-                greatest = max(longest[p], length)
-                load = costs.rates[0, kind] * (work[p] + length * length) + costs.rates[1, kind] * (tokens[p] + length)
-                load += costs.rates[3, kind] * (costs.rates[0, kind] * greatest + costs.rates[1, kind]) * greatest
-                after = max(slowest, load)
-                if after < least or (after == least and tokens[p] == 0):
-                    at, least = p, after
-            dealt[i] = at
-            _add(sums, at, length)
-            slowest = least
+        slowest = _greedily(pipelines, order, dealt, sums, first, True)
         if slowest < best:
             best = slowest
             copy_to(dealt, pipeline_of)
