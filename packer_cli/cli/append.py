@@ -10,9 +10,7 @@ from packer_cli.config import GpuConfig, TokenizeConfig
 from packer_cli.remote.names import as_path
 
 
-@as_command("""
-    hbpack append OUT journals.jsonl
-    """)
+@as_command()
 @set_argument
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
 @set_tokenizer_option
@@ -43,6 +41,10 @@ def command(
     were; hbpack compares their contents.
 
     Run it again after a crash: it goes on, and adds nothing twice.
+
+    Examples::
+
+        hbpack append OUT journals.jsonl
     """
     from packer_cli.commands.engines import make_engine
 

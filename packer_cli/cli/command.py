@@ -6,6 +6,7 @@ lacks. A type checks a value, and gives the words with which a shell completes a
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -66,7 +67,7 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, examples: str = "", chain: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.examples = textwrap.dedent(examples).strip()
+        self.examples = examples
         self._chain = chain
         self.options = [each for each in self.params if isinstance(each, Option)]
         self._has_more = len(self.options) > _FEW and not all(each.is_common for each in self.options)
@@ -125,17 +126,18 @@ class Command(click.Command):
             raise click.UsageError(message, ctx) from None
 
 
-def as_command(examples: str, chain: Sequence[str] = ()) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function the command that its module is named after.
+def as_command(chain: Sequence[str] = ()) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function the command that its module is named after; its docstring is the help, with examples at the end.
 
     Args:
-        examples: lines of a shell, as the help prints them.
         chain: the commands that this one runs in turn; they may have options that it lacks.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         name = function.__module__.rpartition(".")[2]
-        return click.command(name, cls=Command, examples=examples, chain=chain)(function)
+        text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples::\n\n")
+        examples = textwrap.dedent(examples)
+        return click.command(name, cls=Command, help=text, examples=examples, chain=chain)(function)
 
     return decorate
 

@@ -12,14 +12,7 @@ from packer_cli.errors import RunError
 from packer_cli.panels import Panel
 
 
-@as_command(r"""
-    # Some packings and balances; without --algorithms, all of them
-    hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 \
-        --algorithms bfs,isf/none,padded
-    # The papers' strategies, by their predicted epochs
-    hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 --strategies all \
-        --model model --gpu h100 --sort epoch
-    """)
+@as_command()
 @inputs_argument
 @model_options(PlanConfig)
 @option(
@@ -53,7 +46,7 @@ from packer_cli.panels import Panel
 @model_options(RepeatConfig)
 @corpus_options
 def command(inputs: tuple[str, ...], columns: str, **values: Any) -> None:
-    """Compare packing algorithms, balances or whole strategies side by side on your own lengths.
+    r"""Compare packing algorithms, balances or whole strategies side by side on your own lengths.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
     its tokens; or, with --tokenizer, a corpus as `hbpack pack` takes it. Nothing is kept.
@@ -62,6 +55,15 @@ def command(inputs: tuple[str, ...], columns: str, **values: Any) -> None:
     the --packing given, and one for each baseline of the papers. Each is planned in a process of its own, checked and
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
+
+    Examples::
+
+        # Some packings and balances; without --algorithms, all of them
+        hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 \
+            --algorithms bfs,isf/none,padded
+        # The papers' strategies, by their predicted epochs
+        hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 --strategies all \
+            --model model --gpu h100 --sort epoch
     """
     from packer_cli.tables.compare import parse_columns
 

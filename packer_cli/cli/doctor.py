@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from packer_cli.commands.doctor import Check
 
 
-@as_command("""
-    hbpack doctor
-    # The disk of a folder that will be written to, for a script
-    hbpack doctor --output OUT --json
-    """)
+@as_command()
 @option(
     "--output",
     "-o",
@@ -43,6 +39,12 @@ def command(output: str) -> None:
     compiled kernels, and the GPUs that torch sees. It reads no data and writes nothing.
 
     Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.
+
+    Examples::
+
+        hbpack doctor
+        # The disk of a folder that will be written to, for a script
+        hbpack doctor --output OUT --json
     """
     from packer_cli.commands.doctor import run_checks
 

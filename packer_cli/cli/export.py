@@ -19,13 +19,7 @@ if TYPE_CHECKING:
     from packer_cli.export.listing import ExportListing
 
 
-@as_command("""
-    hbpack export OUT --to trl --output TRL
-    # One group, for Megatron-LM
-    hbpack export OUT --to megatron --groups 1k --output MEGATRON
-    # The packed set itself, on the Hugging Face Hub
-    hbpack export OUT --push-to-hub USER/NAME
-    """)
+@as_command()
 @set_argument
 @option(
     "--to",
@@ -69,6 +63,14 @@ def command(
     sample borders are kept. docs/export.md says what each format holds, and what it has no place for.
 
     An interrupted run continues where it stopped.
+
+    Examples::
+
+        hbpack export OUT --to trl --output TRL
+        # One group, for Megatron-LM
+        hbpack export OUT --to megatron --groups 1k --output MEGATRON
+        # The packed set itself, on the Hugging Face Hub
+        hbpack export OUT --push-to-hub USER/NAME
     """
     from packer_cli.cli.say_set import say_share
     from packer_cli.commands.engines import make_engine

@@ -23,12 +23,7 @@ _OF_LAYOUTS: tuple[str, ...] = ("strategy", "packing", "global_tokens")
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
 
-@as_command(r"""
-    hbpack groups OUT --model model --gpu h100 --gpus 8
-    # Straight from a corpus, with at most two groups
-    hbpack groups chats.jsonl journals.jsonl --tokenizer tokenizer \
-        --model model --gpu h100 --gpus 8 --max-groups 2
-    """)
+@as_command()
 @inputs_argument
 @model_options(PlanConfig, _OF_PLAN | _OF_CHOICE)
 @option(
@@ -43,7 +38,7 @@ _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 @json_option("groups", Panel.OUTPUT)
 @corpus_options
 def command(**values: Any) -> None:
-    """Find the length groups with the shortest epoch for your lengths, model and GPUs.
+    r"""Find the length groups with the shortest epoch for your lengths, model and GPUs.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
     its tokens; or, with --tokenizer, a corpus as `hbpack pack` takes it. Nothing is kept.
@@ -53,6 +48,13 @@ def command(**values: Any) -> None:
 
     With --strategy hydraulis and --global-tokens, find the layouts of pipelines that its steps choose from, by search
     or, with --packing published, as the paper does. For other strategies, leave out both.
+
+    Examples::
+
+        hbpack groups OUT --model model --gpu h100 --gpus 8
+        # Straight from a corpus, with at most two groups
+        hbpack groups chats.jsonl journals.jsonl --tokenizer tokenizer \
+            --model model --gpu h100 --gpus 8 --max-groups 2
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus, workers = corpus_of(values["inputs"], values), validate(WorkersConfig, values).workers

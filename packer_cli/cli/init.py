@@ -16,12 +16,7 @@ from packer_cli.sizes import counted
 _NEEDED = ("tokenizer", "chat-template", "eos-token", "groups", "gpus", "allow-skipped")
 
 
-@as_command("""
-    hbpack init chats.jsonl journals.jsonl --tokenizer tokenizer --gpus 8
-    # Groups for a model and a GPU, in a file of another name
-    hbpack init chats.jsonl --tokenizer tokenizer --gpus 8 --model model \\
-        --gpu h100 --output chats.yaml
-    """)
+@as_command()
 @click.argument("inputs", metavar="DATA...", nargs=-1, type=Text())
 @option(
     "--from",
@@ -46,12 +41,19 @@ _NEEDED = ("tokenizer", "chat-template", "eos-token", "groups", "gpus", "allow-s
 @output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
 @json_option("init")
 def command(**values: Any) -> None:
-    """Look at your data and write a config file that hbpack pack runs unchanged.
+    r"""Look at your data and write a config file that hbpack pack runs unchanged.
 
     DATA are inputs as for `hbpack pack`. A few hundred records of each are read: their shapes, keys and lengths decide
     the options, and a comment says why. With --model and --gpu, the length groups are those with the shortest
     predicted epoch for the sample; otherwise, they follow a rule of thumb. What only you can know is left as a
     comment.
+
+    Examples::
+
+        hbpack init chats.jsonl journals.jsonl --tokenizer tokenizer --gpus 8
+        # Groups for a model and a GPU, in a file of another name
+        hbpack init chats.jsonl --tokenizer tokenizer --gpus 8 --model model \
+            --gpu h100 --output chats.yaml
     """
     from packer_cli.commands.init import InitOptions, run_init
 

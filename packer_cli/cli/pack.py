@@ -17,17 +17,7 @@ from packer_cli.config import GpuConfig, PackConfig, validate
 from packer_cli.panels import Panel
 
 
-@as_command(
-    r"""
-    # Two length groups on eight GPUs
-    hbpack pack chats.jsonl --tokenizer tokenizer --groups 1k:1,8k:4 --gpus 8 \
-        --output OUT
-    # Groups chosen for a model and a GPU; see the plan before shards are written
-    hbpack pack chats.jsonl journals.jsonl --tokenizer tokenizer --groups auto \
-        --model model --gpu h100 --gpus 8 --output AUTO --dry-run
-    """,
-    chain=("tokenize", "plan", "write"),
-)
+@as_command(chain=("tokenize", "plan", "write"))
 @inputs_argument
 @output_option("Folder to write: new, empty, or an earlier run's.")
 @model_options(PackConfig)
@@ -37,13 +27,22 @@ from packer_cli.panels import Panel
 @json_option("set", Panel.OUTPUT)
 @option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
 def command(inputs: tuple[str, ...], output: str, **values: Any) -> None:
-    """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
+    r"""Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
     INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow, text, or token ids of Megatron (.bin/.idx),
     datatrove (.ds) or dolma (.npy), or a Hugging Face data set. An epoch has PATH@2.0 twice, two billion tokens of
     PATH@2Btokens, and with A@70% B@30% seven tokens of A for three of B.
 
     Run it again after a crash, or with other groups: whatever is still valid is reused.
+
+    Examples::
+
+        # Two length groups on eight GPUs
+        hbpack pack chats.jsonl --tokenizer tokenizer --groups 1k:1,8k:4 --gpus 8 \
+            --output OUT
+        # Groups chosen for a model and a GPU; see the plan before shards are written
+        hbpack pack chats.jsonl journals.jsonl --tokenizer tokenizer --groups auto \
+            --model model --gpu h100 --gpus 8 --output AUTO --dry-run
     """
     from packer_cli.commands.pack import pack
 

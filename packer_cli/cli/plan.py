@@ -13,13 +13,7 @@ from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
 
-@as_command("""
-    hbpack plan STORE --groups 1k:1,8k:4 --gpus 8
-    # Another plan of the same tokens, in a folder of its own
-    hbpack plan STORE --groups 8k:4 --gpus 16 --strategy hbp --output HBP
-    # The same plan on other GPUs
-    hbpack plan STORE --gpus 4
-    """)
+@as_command()
 @click.argument("store", metavar="FOLDER", type=Folder())
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(StorePlanConfig, is_optional=True)
@@ -33,6 +27,14 @@ def command(store: str, output: str | None, **values: Any) -> None:
 
     If FOLDER is planned already, options that you leave out are as they were; give only what changes. --validation,
     --global-tokens and --max-samples take 0 for none.
+
+    Examples::
+
+        hbpack plan STORE --groups 1k:1,8k:4 --gpus 8
+        # Another plan of the same tokens, in a folder of its own
+        hbpack plan STORE --groups 8k:4 --gpus 16 --strategy hbp --output HBP
+        # The same plan on other GPUs
+        hbpack plan STORE --gpus 4
     """
     folder = output or store
     from packer_cli.commands.plan import run_plan

@@ -20,12 +20,7 @@ from packer_cli.files import write_text
 from packer_cli.sizes import counted
 
 
-@as_command(r"""
-    hbpack profile --model model --output profile.json
-    # SP degrees up to 8, with the weights sharded over 8 GPUs
-    torchrun --nproc-per-node 8 -m packer_cli profile --model model \
-        --output profile.json
-    """)
+@as_command()
 @output_file_option(None, "Profile to write, such as profile.json.")
 @model_options(ProfileConfig)
 @option(
@@ -35,13 +30,20 @@ from packer_cli.sizes import counted
     help="Print the profile as JSON; schemas/profile.schema.json describes it.",
 )
 def command(output: str, as_json: bool, **values: Any) -> None:
-    """Measure iteration times and peak memory of your model on the GPUs of this machine.
+    r"""Measure iteration times and peak memory of your model on the GPUs of this machine.
 
     Forward and backward of packed rows are measured for each length, SP degree and number of checkpointed layers, with
     random weights and no data, and a model of time and memory is fitted to them. Run it under torchrun to measure SP
     degrees above 1 with the processes' real all-to-alls, and weights that all GPUs share (FSDP). Needs torch.
 
     `hbpack groups`, `hbpack simulate` and `--cost profile` take the file as --profile.
+
+    Examples::
+
+        hbpack profile --model model --output profile.json
+        # SP degrees up to 8, with the weights sharded over 8 GPUs
+        torchrun --nproc-per-node 8 -m packer_cli profile --model model \
+            --output profile.json
     """
     path = output_file(output, "profile.json", _is_profile)
     config = validate(ProfileConfig, values)

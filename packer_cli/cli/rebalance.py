@@ -12,12 +12,7 @@ from packer_cli.config.models import RebalanceConfig
 from packer_cli.sizes import counted
 
 
-@as_command("""
-    # All of the epoch, on 16 GPUs
-    hbpack rebalance OUT --gpus 16
-    # What is left after two steps, on 4 GPUs
-    hbpack rebalance OUT --gpus 4 --from-step 2
-    """)
+@as_command()
 @set_argument
 @model_options(RebalanceConfig)
 @json_option("rebalance")
@@ -28,6 +23,13 @@ def command(folder: str, **values: Any) -> None:
     are left in the epoch are distributed again, balanced by attention work, and so are all packs for later epochs.
     Training sees every remaining sample once. The SP degree of each group must divide the number of GPUs; where
     iterations mix degrees (flexsp), the largest must fit. The validation set in OUT/validation follows.
+
+    Examples::
+
+        # All of the epoch, on 16 GPUs
+        hbpack rebalance OUT --gpus 16
+        # What is left after two steps, on 4 GPUs
+        hbpack rebalance OUT --gpus 4 --from-step 2
     """
     config = validate(RebalanceConfig, values)
     from packer_cli.commands.rebalance import run_rebalance

@@ -20,12 +20,7 @@ from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
 
 
-@as_command("""
-    # A packed set, with predicted times
-    hbpack report OUT --model model --gpu h100
-    # Another plan of its samples, in a page of its own
-    hbpack report OUT --groups 8k:4 --gpus 16 --output other.html
-    """)
+@as_command()
 @path_argument
 @output_file_option("report.html", "Page to write.")
 @model_options(PlanConfig, is_optional=True)
@@ -48,6 +43,13 @@ def command(path: str, output: str, **values: Any) -> None:
 
     The page is one HTML file that opens offline: lengths, packs, balance, padding, other strategies, and what to try
     next. With --model and --gpu, or --profile, it also shows predicted times, GPU by GPU.
+
+    Examples::
+
+        # A packed set, with predicted times
+        hbpack report OUT --model model --gpu h100
+        # Another plan of its samples, in a page of its own
+        hbpack report OUT --groups 8k:4 --gpus 16 --output other.html
     """
     from packer_cli.report.page import MARK
 

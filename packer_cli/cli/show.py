@@ -18,12 +18,7 @@ from packer_cli.config.models import ShowConfig
 from packer_cli.sizes import counted
 
 
-@as_command("""
-    hbpack show OUT
-    # The third step of GPU 3, and one sample token by token
-    hbpack show OUT --step 2 --rank 3
-    hbpack show OUT --sample 7 --tokens
-    """)
+@as_command()
 @set_argument
 @model_options(ShowConfig)
 @set_tokenizer_option
@@ -60,6 +55,13 @@ def command(
     one another; the branches of an item (a preference pair, a group, the turns of a conversation) are drawn as a tree.
     Tokens with a loss are green, the others dim; without colors they are labelled trained and masked. Of a step with
     several iterations, the first is shown and the others are listed.
+
+    Examples::
+
+        hbpack show OUT
+        # The third step of GPU 3, and one sample token by token
+        hbpack show OUT --step 2 --rank 3
+        hbpack show OUT --sample 7 --tokens
     """
     config = validate(ShowConfig, values)
     from packer_cli.remote.names import as_path

@@ -20,13 +20,7 @@ from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
 
 
-@as_command(r"""
-    # A packed set, beside naive packing
-    hbpack simulate OUT --model model --gpu h100
-    # Several ways to pack the same samples
-    hbpack simulate OUT --groups 1k:1,8k:4 --gpus 8 --algorithms bfs,isf/none \
-        --model model --gpu h100
-    """)
+@as_command()
 @inputs_argument
 @model_options(PlanConfig, is_optional=True)
 @model_options(TrainConfig)
@@ -61,13 +55,21 @@ from packer_cli.panels import Panel
 @json_option("simulate", Panel.OUTPUT)
 @corpus_options
 def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **values: Any) -> None:
-    """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
+    r"""Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
 
     INPUT is a packed data set or a plan.arrow, which is predicted as it is. With --groups and --gpus, it is anything
     that `hbpack compare` takes; every strategy is planned and predicted, the fastest first.
 
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
+
+    Examples::
+
+        # A packed set, beside naive packing
+        hbpack simulate OUT --model model --gpu h100
+        # Several ways to pack the same samples
+        hbpack simulate OUT --groups 1k:1,8k:4 --gpus 8 --algorithms bfs,isf/none \
+            --model model --gpu h100
     """
     if trace is not None:
         from packer_cli.commands.simulate import TRACE_MARK

@@ -12,11 +12,7 @@ from packer_cli.panels import Panel
 from packer_cli.sizes import counted
 
 
-@as_command("""
-    hbpack stats OUT
-    # The same samples in another plan, without writing it
-    hbpack stats OUT --groups 8k:4 --gpus 16
-    """)
+@as_command()
 @path_argument
 @json_option("stats", Panel.OUTPUT)
 @model_options(BoundConfig)
@@ -28,6 +24,12 @@ def command(path: str, **values: Any) -> None:
     PATH is a packed data set or a plan, reported as it is; or a token store or a file of lengths (.npy, or text with
     one integer a line), planned in memory with the options below. Without --groups and --gpus, only the lengths of
     these two are reported; --strategy wlb needs --gpus alone.
+
+    Examples::
+
+        hbpack stats OUT
+        # The same samples in another plan, without writing it
+        hbpack stats OUT --groups 8k:4 --gpus 16
     """
     from packer_cli.commands.stats import stats
 

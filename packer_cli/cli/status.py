@@ -27,11 +27,7 @@ _REMEDIES = {
 """Commands that make a stage which is not complete."""
 
 
-@as_command("""
-    hbpack status OUT
-    # The shards alone, for a script
-    hbpack status OUT --stage shards --json
-    """)
+@as_command()
 @set_argument
 @option(
     "--stage",
@@ -48,6 +44,12 @@ def command(folder: str, stage: str | None) -> None:
     files; `hbpack verify` does.
 
     Exit codes: 0 complete, 1 something is missing, 2 wrong usage.
+
+    Examples::
+
+        hbpack status OUT
+        # The shards alone, for a script
+        hbpack status OUT --stage shards --json
     """
     from packer_cli.commands.status import run_status
 

@@ -13,11 +13,7 @@ from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted
 
 
-@as_command("""
-    hbpack tokenize chats.jsonl --tokenizer tokenizer --output STORE
-    # The first of four tasks of a job array
-    hbpack tokenize chats.jsonl --tokenizer tokenizer --output TASKS --shard 0/4
-    """)
+@as_command()
 @inputs_argument
 @output_option("Folder to write; the store is its tokens/.")
 @model_options(TokenizeConfig)
@@ -27,6 +23,12 @@ def command(output: str, ids: ArrayIds | None, workers: str | None, engine: str,
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
+
+    Examples::
+
+        hbpack tokenize chats.jsonl --tokenizer tokenizer --output STORE
+        # The first of four tasks of a job array
+        hbpack tokenize chats.jsonl --tokenizer tokenizer --output TASKS --shard 0/4
     """
     config = validate(TokenizeConfig, values)
     from packer_cli.commands.engines import make_engine

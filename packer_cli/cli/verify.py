@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from packer_cli.verify import Report
 
 
-@as_command("""
-    hbpack verify OUT
-    # Rewrite what is damaged
-    hbpack verify OUT --repair
-    """)
+@as_command()
 @set_argument
 @option("--fast", is_flag=True, help="Leave out the comparison of tokens with the token store.")
 @option(
@@ -43,6 +39,12 @@ def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None
 
     Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, or repaired; 1 damaged; 2
     wrong usage.
+
+    Examples::
+
+        hbpack verify OUT
+        # Rewrite what is damaged
+        hbpack verify OUT --repair
     """
     from packer_cli.commands.engines import make_engine
     from packer_cli.commands.verify import run_verify

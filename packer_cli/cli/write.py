@@ -15,11 +15,7 @@ from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
 
-@as_command("""
-    hbpack write STORE
-    # Smaller shards, and no token store beside them
-    hbpack write STORE --shard-size 64MiB --no-keep-tokens
-    """)
+@as_command()
 @click.argument("folder", metavar="FOLDER", type=Folder())
 @model_options(WriteConfig)
 @json_option("set", Panel.OUTPUT)
@@ -29,6 +25,12 @@ def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str,
 
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
     shards keep their size unless you give another.
+
+    Examples::
+
+        hbpack write STORE
+        # Smaller shards, and no token store beside them
+        hbpack write STORE --shard-size 64MiB --no-keep-tokens
     """
     config = validate(WriteConfig, values)
     from packer_cli.cli.say_set import print_written
