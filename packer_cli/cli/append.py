@@ -14,12 +14,7 @@ from packer_cli.remote.names import as_path
 @set_argument
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
 @set_tokenizer_option
-@option(
-    "--moved",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="An input of the set, or a folder above it, is at NEW now. Its contents must be the same.",
-)
+@option("--moved", multiple=True, metavar="OLD=NEW")
 @model_options(TokenizeConfig, ["allow_skipped"])
 @json_option("set")
 @workers_option
@@ -41,6 +36,9 @@ def command(
     were; hbpack compares their contents.
 
     Run it again after a crash: it goes on, and adds nothing twice.
+
+    Args:
+        moved: An input of the set, or a folder above it, is at NEW now. Its contents must be the same.
 
     Examples::
 

@@ -32,16 +32,22 @@ class Option(click.Option):
     """An option in a panel of the help.
 
     Args:
-        help: its first paragraph is for the short help; the full one and docs/cli.md have the rest, too.
+        help: its first paragraph is for the short help; the full one and docs/cli.md have the rest, too. Without it,
+            the docstring of the command has it, see `as_command`.
         is_common: whether most people set it, so that a short help has it.
     """
 
     def __init__(
-        self, *args: Any, help: str, panel: Panel = Panel.MAIN, is_common: bool = True, **kwargs: Any
+        self, *args: Any, help: str = "", panel: Panel = Panel.MAIN, is_common: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.panel, self.is_common = panel, is_common
+        self.explain(help)
+
+    def explain(self, help: str) -> None:
+        """Set the help."""
         short, _, self.story = help.partition("\n\n")
-        self.help, self.panel, self.is_common = " ".join(short.split()), panel, is_common
+        self.help = " ".join(short.split())
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         """Return the option's notes in brackets in the help: its default and its range, in words."""
@@ -127,7 +133,10 @@ class Command(click.Command):
 
 
 def as_command(chain: Sequence[str] = ()) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function the command that its module is named after; its docstring is the help, with examples at the end.
+    """Make a function the command that its module is named after.
+
+    Its docstring is the help; sections at its end explain the options that have no help of their own (`Args:`), and
+    give examples (`Examples::`).
 
     Args:
         chain: the commands that this one runs in turn; they may have options that it lacks.
@@ -136,8 +145,16 @@ def as_command(chain: Sequence[str] = ()) -> Callable[[Callable[..., Any]], clic
     def decorate(function: Callable[..., Any]) -> click.Command:
         name = function.__module__.rpartition(".")[2]
         text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples::\n\n")
-        examples = textwrap.dedent(examples)
-        return click.command(name, cls=Command, help=text, examples=examples, chain=chain)(function)
+        text, _, arguments = text.partition("\n\nArgs:\n")
+        _, *parts = re.split(r"^(\w+): ", textwrap.dedent(arguments), flags=re.MULTILINE)
+        explained = dict(zip(parts[::2], parts[1::2], strict=True))
+        command: Command = click.command(
+            name, cls=Command, help=text, examples=textwrap.dedent(examples), chain=chain
+        )(function)
+        for each in command.options:
+            if each.name in explained:
+                each.explain(inspect.cleandoc(explained[each.name]))
+        return command
 
     return decorate
 

@@ -15,31 +15,15 @@ from packer_cli.panels import Panel
 @as_command()
 @inputs_argument
 @model_options(PlanConfig)
-@option(
-    "--algorithms",
-    metavar="ROW,...",
-    help="Only these rows, as [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or isf:rounds=10/none.\n\n"
-    "What a row leaves out is as in --packing, --balance and --groups; @longest is the longest group alone.",
-)
-@option(
-    "--strategies",
-    metavar="all|NAME,...",
-    type=Text(compared),
-    help="Only a row for each of these values of --strategy, on the same groups and GPUs.",
-)
-@option(
-    "--sort",
-    metavar="COLUMN",
-    type=Text(columns),
-    help="Sort by a column of the table, such as abr, packs or time; -COLUMN sorts in descending order.",
-)
+@option("--algorithms", metavar="ROW,...")
+@option("--strategies", metavar="all|NAME,...", type=Text(compared))
+@option("--sort", metavar="COLUMN", type=Text(columns))
 @option(
     "--columns",
     metavar="main|all|NAME,...",
     type=Text(lambda: ("main", "all", *columns())),
     default="main",
     show_default=True,
-    help="Columns of the table: those that matter most, all, or these, by the names that --sort takes.",
 )
 @json_option("compare", Panel.OUTPUT)
 @model_options(BoundConfig)
@@ -55,6 +39,15 @@ def command(inputs: tuple[str, ...], columns: str, **values: Any) -> None:
     the --packing given, and one for each baseline of the papers. Each is planned in a process of its own, checked and
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
+
+    Args:
+        algorithms: Only these rows, as [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or
+            isf:rounds=10/none.
+
+            What a row leaves out is as in --packing, --balance and --groups; @longest is the longest group alone.
+        strategies: Only a row for each of these values of --strategy, on the same groups and GPUs.
+        sort: Sort by a column of the table, such as abr, packs or time; -COLUMN sorts in descending order.
+        columns: Columns of the table: those that matter most, all, or these, by the names that --sort takes.
 
     Examples::
 

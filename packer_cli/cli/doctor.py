@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 
 @as_command()
-@option(
-    "--output",
-    "-o",
-    type=LocalPath(),
-    default=".",
-    show_default=True,
-    metavar="FOLDER",
-    help="Folder whose disk to check.",
-)
+@option("--output", "-o", type=LocalPath(), default=".", show_default=True, metavar="FOLDER")
 @json_option("doctor")
 def command(output: str) -> None:
     """Check this installation and machine, and say how to fix what is missing.
@@ -39,6 +31,9 @@ def command(output: str) -> None:
     compiled kernels, and the GPUs that torch sees. It reads no data and writes nothing.
 
     Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.
+
+    Args:
+        output: Folder whose disk to check.
 
     Examples::
 

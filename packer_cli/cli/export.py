@@ -29,20 +29,11 @@ if TYPE_CHECKING:
     help=f"Format to write: {', '.join(FORMATS)}.",
 )
 @output_option("Folder to write: new, empty, or of the same export, interrupted.", required=False)
-@option(
-    "--groups",
-    metavar="GROUPS",
-    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.",
-    show_default="all",
-)
+@option("--groups", metavar="GROUPS", show_default="all")
 @model_options(ExportConfig)
-@option(
-    "--push-to-hub",
-    metavar="NAME",
-    help="Data set on the Hugging Face Hub that gets the export, or the packed set without --to: USER/NAME.",
-)
-@option("--private", is_flag=True, help="Make that data set private; a public one is refused.")
-@option("--license", metavar="ID", help="Licence that its card names, such as apache-2.0.")
+@option("--push-to-hub", metavar="NAME")
+@option("--private", is_flag=True)
+@option("--license", metavar="ID")
 @json_option("export")
 @job_options
 def command(
@@ -63,6 +54,12 @@ def command(
     sample borders are kept. docs/export.md says what each format holds, and what it has no place for.
 
     An interrupted run continues where it stopped.
+
+    Args:
+        groups: Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.
+        push_to_hub: Data set on the Hugging Face Hub that gets the export, or the packed set without --to: USER/NAME.
+        private: Make that data set private; a public one is refused.
+        license: Licence that its card names, such as apache-2.0.
 
     Examples::
 

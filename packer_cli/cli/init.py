@@ -18,26 +18,12 @@ _NEEDED = ("tokenizer", "chat-template", "eos-token", "groups", "gpus", "allow-s
 
 @as_command()
 @click.argument("inputs", metavar="DATA...", nargs=-1, type=Text())
-@option(
-    "--from",
-    "source",
-    type=LocalPath(),
-    metavar="FILE",
-    help="Config to read instead: a training config of Axolotl or LLaMA-Factory, or a dataset_info.json.\n\n"
-    "DATA then names the data sets to take from it; by default, all.",
-)
-@option("--tokenizer", type=Text(), metavar="PATH", help="As hbpack pack takes it. Without it, lengths are estimated.")
-@option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N", help="GPUs that train.")
-@option("--model", type=LocalPath(), metavar="PATH", help="The model's config.json, or its folder; needs --gpu.")
-@option("--gpu", type=Text(known_gpus), metavar="NAME", help="GPU to train on, such as h100.")
-@option(
-    "--list",
-    "pinned",
-    type=LocalPath(),
-    metavar="FILE",
-    help="Write a list of the inputs' files with their sizes and checksums, and name it in the config instead.\n\n"
-    "A run then reads these files alone, and none that has changed. This reads all of the data once.",
-)
+@option("--from", "source", type=LocalPath(), metavar="FILE")
+@option("--tokenizer", type=Text(), metavar="PATH")
+@option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N")
+@option("--model", type=LocalPath(), metavar="PATH")
+@option("--gpu", type=Text(known_gpus), metavar="NAME")
+@option("--list", "pinned", type=LocalPath(), metavar="FILE")
 @output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
 @json_option("init")
 def command(**values: Any) -> None:
@@ -47,6 +33,18 @@ def command(**values: Any) -> None:
     the options, and a comment says why. With --model and --gpu, the length groups are those with the shortest
     predicted epoch for the sample; otherwise, they follow a rule of thumb. What only you can know is left as a
     comment.
+
+    Args:
+        source: Config to read instead: a training config of Axolotl or LLaMA-Factory, or a dataset_info.json.
+
+            DATA then names the data sets to take from it; by default, all.
+        tokenizer: As hbpack pack takes it. Without it, lengths are estimated.
+        gpus: GPUs that train.
+        model: The model's config.json, or its folder; needs --gpu.
+        gpu: GPU to train on, such as h100.
+        pinned: Write a list of the inputs' files with their sizes and checksums, and name it in the config instead.
+
+            A run then reads these files alone, and none that has changed. This reads all of the data once.
 
     Examples::
 

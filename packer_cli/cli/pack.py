@@ -25,7 +25,7 @@ from packer_cli.panels import Panel
 @engine_option
 @config_option
 @json_option("set", Panel.OUTPUT)
-@option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
+@option("--dry-run", is_flag=True)
 def command(inputs: tuple[str, ...], output: str, **values: Any) -> None:
     r"""Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
@@ -34,6 +34,9 @@ def command(inputs: tuple[str, ...], output: str, **values: Any) -> None:
     PATH@2Btokens, and with A@70% B@30% seven tokens of A for three of B.
 
     Run it again after a crash, or with other groups: whatever is still valid is reused.
+
+    Args:
+        dry_run: Tokenize, plan and show the metrics, but write no shards.
 
     Examples::
 

@@ -23,12 +23,7 @@ from packer_cli.sizes import counted
 @as_command()
 @output_file_option(None, "Profile to write, such as profile.json.")
 @model_options(ProfileConfig)
-@option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the profile as JSON; schemas/profile.schema.json describes it.",
-)
+@option("--json", "as_json", is_flag=True)
 def command(output: str, as_json: bool, **values: Any) -> None:
     r"""Measure iteration times and peak memory of your model on the GPUs of this machine.
 
@@ -37,6 +32,9 @@ def command(output: str, as_json: bool, **values: Any) -> None:
     degrees above 1 with the processes' real all-to-alls, and weights that all GPUs share (FSDP). Needs torch.
 
     `hbpack groups`, `hbpack simulate` and `--cost profile` take the file as --profile.
+
+    Args:
+        as_json: Print the profile as JSON; schemas/profile.schema.json describes it.
 
     Examples::
 

@@ -25,13 +25,7 @@ from packer_cli.panels import Panel
 @output_file_option("report.html", "Page to write.")
 @model_options(PlanConfig, is_optional=True)
 @model_options(TrainConfig)
-@option(
-    "--strategies",
-    metavar="all|none|NAME,...",
-    default="all",
-    show_default=True,
-    help="Strategies to compare the plan with.",
-)
+@option("--strategies", metavar="all|none|NAME,...", default="all", show_default=True)
 @json_option("report", Panel.OUTPUT)
 @workers_option
 @config_option
@@ -43,6 +37,9 @@ def command(path: str, output: str, **values: Any) -> None:
 
     The page is one HTML file that opens offline: lengths, packs, balance, padding, other strategies, and what to try
     next. With --model and --gpu, or --profile, it also shows predicted times, GPU by GPU.
+
+    Args:
+        strategies: Strategies to compare the plan with.
 
     Examples::
 

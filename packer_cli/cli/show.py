@@ -22,23 +22,10 @@ from packer_cli.sizes import counted
 @set_argument
 @model_options(ShowConfig)
 @set_tokenizer_option
-@option(
-    "--max-chars",
-    type=click.IntRange(min=0),
-    default=2000,
-    show_default=True,
-    metavar="N",
-    help="Shorten longer samples in the middle to about this many characters.",
-)
-@option("--full", is_flag=True, help="Shorten nothing.")
-@option("--tokens", "by_token", is_flag=True, help="One line for each token, with its place and id.")
-@option(
-    "--color",
-    type=Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
-    help="Colors; `auto` where stdout is a terminal and NO_COLOR is not set.",
-)
+@option("--max-chars", type=click.IntRange(min=0), default=2000, show_default=True, metavar="N")
+@option("--full", is_flag=True)
+@option("--tokens", "by_token", is_flag=True)
+@option("--color", type=Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @json_option("show")
 def command(
     folder: str,
@@ -55,6 +42,12 @@ def command(
     one another; the branches of an item (a preference pair, a group, the turns of a conversation) are drawn as a tree.
     Tokens with a loss are green, the others dim; without colors they are labelled trained and masked. Of a step with
     several iterations, the first is shown and the others are listed.
+
+    Args:
+        max_chars: Shorten longer samples in the middle to about this many characters.
+        full: Shorten nothing.
+        by_token: One line for each token, with its place and id.
+        color: Colors; `auto` where stdout is a terminal and NO_COLOR is not set.
 
     Examples::
 

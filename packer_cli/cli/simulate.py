@@ -24,34 +24,10 @@ from packer_cli.panels import Panel
 @inputs_argument
 @model_options(PlanConfig, is_optional=True)
 @model_options(TrainConfig)
-@option(
-    "--algorithms",
-    metavar="ROW,...",
-    help="Only these strategies, written as for hbpack compare, and the baseline.",
-)
-@option(
-    "--sort",
-    metavar="COLUMN",
-    type=Text(columns),
-    help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.",
-    show_default="epoch",
-)
-@option(
-    "--trace",
-    type=LocalPath(),
-    metavar="FILE",
-    panel=Panel.OUTPUT,
-    help="Also write the first steps of a packed set or plan as trace events, GPU by GPU, for Perfetto or Chrome.",
-)
-@option(
-    "--trace-steps",
-    type=click.IntRange(min=1),
-    panel=Panel.OUTPUT,
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Steps of the trace.",
-)
+@option("--algorithms", metavar="ROW,...")
+@option("--sort", metavar="COLUMN", type=Text(columns), show_default="epoch")
+@option("--trace", type=LocalPath(), metavar="FILE", panel=Panel.OUTPUT)
+@option("--trace-steps", type=click.IntRange(min=1), panel=Panel.OUTPUT, default=10, show_default=True, metavar="N")
 @json_option("simulate", Panel.OUTPUT)
 @corpus_options
 def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **values: Any) -> None:
@@ -62,6 +38,12 @@ def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **valu
 
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
+
+    Args:
+        algorithms: Only these strategies, written as for hbpack compare, and the baseline.
+        sort: Sort by a column of hbpack compare; -COLUMN sorts in descending order.
+        trace: Also write the first steps of a packed set or plan as trace events, GPU by GPU, for Perfetto or Chrome.
+        trace_steps: Steps of the trace.
 
     Examples::
 

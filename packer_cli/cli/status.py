@@ -29,12 +29,7 @@ _REMEDIES = {
 
 @as_command()
 @set_argument
-@option(
-    "--stage",
-    type=Choice(["tokens", "plan", "validation", "shards"]),
-    help="Look at this stage alone; the exit code is for it.",
-    show_default="all",
-)
+@option("--stage", type=Choice(["tokens", "plan", "validation", "shards"]), show_default="all")
 @json_option("status")
 @config_option
 def command(folder: str, stage: str | None) -> None:
@@ -44,6 +39,9 @@ def command(folder: str, stage: str | None) -> None:
     files; `hbpack verify` does.
 
     Exit codes: 0 complete, 1 something is missing, 2 wrong usage.
+
+    Args:
+        stage: Look at this stage alone; the exit code is for it.
 
     Examples::
 

@@ -20,13 +20,8 @@ if TYPE_CHECKING:
 
 @as_command()
 @set_argument
-@option("--fast", is_flag=True, help="Leave out the comparison of tokens with the token store.")
-@option(
-    "--repair",
-    "repairs",
-    is_flag=True,
-    help="Rewrite damaged shards and rank manifests from the plan and the token store, and check again.",
-)
+@option("--fast", is_flag=True)
+@option("--repair", "repairs", is_flag=True)
 @json_option("verify")
 @workers_option
 @config_option
@@ -39,6 +34,10 @@ def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None
 
     Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, or repaired; 1 damaged; 2
     wrong usage.
+
+    Args:
+        fast: Leave out the comparison of tokens with the token store.
+        repairs: Rewrite damaged shards and rank manifests from the plan and the token store, and check again.
 
     Examples::
 
