@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packer_cli.commands.plan_store import plan_samples
+from packer_cli.commands.plan_store import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.analytic import analytic_model, parse_gpu
@@ -54,7 +54,7 @@ def lengths() -> Int32Array:
 
 
 def make_plan(samples: Int32Array, **options: str) -> Plan:
-    return plan_samples(Samples(lengths=samples), resolve(PlanConfig(**{"gpus": NUM_GPUS, **options})))  # type: ignore[arg-type]
+    return plan_cut(Samples(lengths=samples), resolve(PlanConfig(**{"gpus": NUM_GPUS, **options})))[0]  # type: ignore[arg-type]
 
 
 # SVG

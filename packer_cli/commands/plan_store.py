@@ -67,11 +67,6 @@ def say_choice(choice: GroupChoice | None) -> None:
         say(describe(choice))
 
 
-def plan_samples(samples: Samples, resolved: Resolved) -> Plan:
-    """Plan samples of which only the lengths are known, and check the plan; see `plan_cut`."""
-    return plan_cut(samples, resolved)[0]
-
-
 def plan_cut(
     samples: Samples, resolved: Resolved, pieces_of: Callable[[Cut], Pieces] = require_pieces
 ) -> tuple[Plan, Cut]:

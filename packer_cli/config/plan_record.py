@@ -20,7 +20,7 @@ Decisions = dict[str, Any]
 """JSON of the options that decided a plan, by their names in `PlannedConfig`."""
 RecordedModel = dict[str, Any]
 """JSON of a `packer_cli.cost.models.GpuModel` without its origin, as the release that planned wrote it."""
-OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation")
+_OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation")
 """Options of training that its validation set has, too; the others are at their defaults."""
 _PREDICTED_FROM = {"strategy", "groups", "align", "packing", "cost", "cp_sharding", "lockstep"}
 _PREDICTED_FROM |= AutoGroupsConfig.model_fields.keys()
@@ -43,14 +43,20 @@ class PlannedConfig(StorePlanConfig, SetsAside):
     packages: dict[str, str] | None = None
     """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
 
+    def of_validation(self) -> dict[str, Any]:
+        """Return the options of the plan of the samples that this one sets aside: one epoch, each row on one GPU.
+
+        The capacity is that of the longest group, so that no sample is cut or dropped that training keeps. One GPU
+        evaluates rows that several share while they train: that keeps no gradients, and activations of one layer.
+        """
+        capacity, align = self.groups[-1].capacity, self.groups[-1].align
+        values = {name: getattr(self, name) for name in _OF_VALIDATION}
+        return {**values, "groups": (Group(capacity=capacity, align=align),), "align": align}
+
     def follows(self, training: PlannedConfig) -> bool:
-        """Whether this plan is of the samples that training sets aside, and made as `validation_options` says."""
-        longest = training.groups[-1]
-        return (
-            self.is_validation
-            and all(getattr(self, name) == getattr(training, name) for name in OF_VALIDATION)
-            and [(group.capacity, group.align) for group in self.groups] == [(longest.capacity, longest.align)]
-        )
+        """Whether this plan is of the samples that training sets aside."""
+        wanted = training.of_validation()
+        return self.is_validation and all(getattr(self, name) == value for name, value in wanted.items())
 
     @property
     def planner(self) -> Strategy:

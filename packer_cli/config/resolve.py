@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.config.fields import OF_AUTO
 from packer_cli.config.messages import TreesError, option_name, validate
 from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
-from packer_cli.config.plan_record import OF_VALIDATION, PlannedConfig
+from packer_cli.config.plan_record import PlannedConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
@@ -324,15 +324,8 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
 
 
 def validation_options(training: Resolved) -> Resolved:
-    """Make the options that plan the samples which `--validation` sets aside: one epoch, each row on one GPU.
-
-    The capacity is that of the longest group of training, so that no sample is cut or dropped that training keeps. One
-    GPU evaluates rows that several share while they train: that keeps no gradients, and activations of one layer.
-    """
-    longest = training.config.groups[-1]
-    values = {name: getattr(training.config, name) for name in OF_VALIDATION}
-    values |= {"groups": [Group(capacity=longest.capacity)], "align": longest.align}
-    return resolve(validate(StorePlanConfig, values)).noting(is_validation=True)
+    """Make the options that plan the samples which `--validation` sets aside."""
+    return resolve(validate(StorePlanConfig, training.config.of_validation())).noting(is_validation=True)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packer_cli.commands.plan_store import plan_samples
+from packer_cli.commands.plan_store import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.format.metrics import Metrics
@@ -173,7 +173,7 @@ def make_plan(lengths: Int32Array, options: Options) -> Plan:
             model.write_text(json.dumps(LLAMA_8B))
             options = {**options, "model": str(model), "gpu": "h100"}
         resolved = resolve(PlanConfig(**options))
-    return plan_samples(Samples(lengths=lengths), resolved)
+    return plan_cut(Samples(lengths=lengths), resolved)[0]
 
 
 def plan_metrics(lengths: Int32Array, options: Options) -> Metrics:

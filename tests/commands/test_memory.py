@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packer_cli.commands import plan_store
-from packer_cli.commands.plan_store import plan_samples
+from packer_cli.commands.plan_store import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.engine.memory import available_memory
@@ -33,7 +33,7 @@ def test_too_many_samples(monkeypatch, weight, number):
         lengths=np.full(300_000, 5, dtype=np.int32), sources=np.zeros(300_000, dtype=np.int8), weights=(weight,)
     )
     with pytest.raises(RunError) as error:
-        plan_samples(samples, RESOLVED)
+        plan_cut(samples, RESOLVED)[0]
     gib = float(number.replace(",", "")) * 20 / 2**30
     assert str(error.value) == (
         f"planning {number} samples an epoch takes about {gib:,.1f} GiB of memory, and this process may have 0.0 GiB; "
@@ -44,4 +44,4 @@ def test_too_many_samples(monkeypatch, weight, number):
 
 def test_enough_memory(monkeypatch):
     monkeypatch.setattr(plan_store, "available_memory", lambda: 2**20)
-    assert len(plan_samples(Samples(lengths=np.full(1000, 5, dtype=np.int32)), RESOLVED).pieces) == 1000
+    assert len(plan_cut(Samples(lengths=np.full(1000, 5, dtype=np.int32)), RESOLVED)[0].pieces) == 1000

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from packer_cli.commands.plan_store import plan_samples
+from packer_cli.commands.plan_store import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.profile import IterationRow, Profile
@@ -54,7 +54,7 @@ def test_a_profile_takes_the_times_of_other_runs_of_its_rows():
 def test_padded_batches_hold_what_is_simulated():
     lengths = np.array([100, 60, 33, 200, 5, 7, 90, 41], dtype=np.int32)
     config = PlanConfig(groups="256:2", gpus=4, packing="padded", balance="none")
-    plan = plan_samples(Samples(lengths=lengths), resolve(config))
+    plan = plan_cut(Samples(lengths=lengths), resolve(config))[0]
     tokens, work = plan_tokens_and_work(plan)
     rows = [padded_rows(plan, rank) for rank in range(4)]
     found, labels = [], 0

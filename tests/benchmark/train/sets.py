@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.cli.main import main as hbpack
-from packer_cli.commands.plan_store import plan_samples
+from packer_cli.commands.plan_store import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve
@@ -83,7 +83,7 @@ def make_set(name: str, samples: Path, lengths: Int32Array, groups: str, num_gpu
     if not STRATEGIES[strategy].is_packed:
         config = PlanConfig(groups=groups, gpus=num_gpus, **STRATEGIES[strategy].defaults)
         config = config.model_copy(update={"groups": config.groups[-1:]})
-        return PlannedSet(name=name, plan=plan_samples(Samples(lengths=lengths), resolve(config)), folder=None)
+        return PlannedSet(name=name, plan=plan_cut(Samples(lengths=lengths), resolve(config))[0], folder=None)
     folder = samples.parent / name.replace(" ", "-")
     options: list[object] = ["--strategy", strategy, *OPTIONS[name]]
     if parallel:  # In place of SP.
