@@ -15,6 +15,7 @@ from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, Wor
 from packer_cli.config.fields import default_of
 from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
+from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.sizes import counted, four_digits
 
 _OF_PLAN = {"strategy", "gpus", "packing", "overflow", "global_tokens", "seed"}
@@ -65,30 +66,25 @@ def command(**values: Any) -> None:
     for name in unused:
         if is_typed(name) and getattr(config, name) != default_of(PlanConfig.model_fields[name]):
             raise ConfigError(f"{option_name(name)} has no effect on hbpack groups{why}; leave it out")
-    if config.planner.finds_layouts:
-        from packer_cli.commands.groups import run_layouts
-        from packer_cli.tables.groups import layouts_tables
+    if not config.planner.finds_layouts:
+        config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
+    from packer_cli.commands.groups import run_groups
 
-        layouts = run_layouts(values["inputs"], corpus, config, workers)
-        if print_json(layouts):
-            return
-        print_tables(*layouts_tables(layouts))
-        longest = max(layout.longest for layout in layouts.layouts)
+    found = run_groups(values["inputs"], corpus, config, workers)
+    if print_json(found):
+        return
+    from packer_cli.tables.groups import alternatives_table, candidates_table, layouts_tables
+
+    if isinstance(found, LayoutChoice):
+        print_tables(*layouts_tables(found))
+        longest = max(layout.longest for layout in found.layouts)
         is_usual = config.packing == default_of(PlanConfig.model_fields["packing"], config.strategy)
         options = (
             f"--strategy {config.strategy} {'' if is_usual else f'--packing {config.packing} '}--groups {longest} "
             f"--global-tokens {config.global_tokens} {shown_command(*shown_options(config, GpuConfig))}"
         )
-        say_next(
-            f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
-        )
-        return
-    config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
-    from packer_cli.commands.groups import run_groups
-    from packer_cli.tables.groups import alternatives_table, candidates_table
-
-    found = run_groups(values["inputs"], corpus, config, workers)
-    if print_json(found):
+        what = f"Steps choose from {counted(len(found.layouts), 'layout')}"
+        say_next(what, _plan_command(values, options, config.gpus))
         return
     print_tables(candidates_table(found))
     click.echo(f"\n  {found.options}\n")

@@ -17,23 +17,16 @@ from packer_cli.plan.strategies.protocol import LayoutChoice
 
 def run_groups(
     inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
-) -> FoundGroups:
-    """Choose groups for the samples of an epoch."""
+) -> FoundGroups | LayoutChoice:
+    """Choose groups for the samples of an epoch; or layouts, with a strategy that finds them."""
     load_models(config, "hbpack groups")  # Report wrong options before the long work.
-    samples = read_samples(inputs, corpus, workers)
+    samples, find_layouts = read_samples(inputs, corpus, workers), config.planner.choose_layouts
     config = config.for_unit(samples.unit)
-    return found_groups(*choose(config, sizes_for(config, samples)))
-
-
-def run_layouts(
-    inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
-) -> LayoutChoice:
-    """Choose layouts for the samples of an epoch, with a strategy that finds them."""
-    config.require_gpu_model("hbpack groups")
-    lengths = bounded(config, sizes_for(config, read_samples(inputs, corpus, workers)))
+    lengths = sizes_for(config, samples)
+    if find_layouts is None:
+        return found_groups(*choose(config, lengths))
+    lengths = bounded(config, lengths)
     if not len(lengths):
         raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     longest = Group(capacity=config.max_length or int(lengths.max()))
-    request = resolve(config.with_groups((longest,))).request
-    assert request.strategy.choose_layouts is not None
-    return request.strategy.choose_layouts(lengths, request)
+    return find_layouts(lengths, resolve(config.with_groups((longest,))).request)
