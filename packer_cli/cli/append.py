@@ -26,7 +26,7 @@ def command(
     moved: tuple[str, ...],
     allow_skipped: bool,
     workers: str | None,
-    engine: str,
+    engine: str | None,
 ) -> None:
     """Add data to a packed set, with the options it was made with.
 

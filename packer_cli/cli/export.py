@@ -45,7 +45,7 @@ def command(
     license: str | None,
     ids: ArrayIds | None,
     workers: str | None,
-    engine: str,
+    engine: str | None,
     **values: Any,
 ) -> None:
     """Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.

@@ -26,7 +26,7 @@ from packer_cli.cli.command import (
 )
 from packer_cli.config import AUTO, TokenizeConfig, load_config_file, option_name, show_value
 from packer_cli.config.fields import REQUIRED, default_of, shown_default
-from packer_cli.config.models import WorkersConfig
+from packer_cli.config.models import EngineConfig, WorkersConfig
 from packer_cli.engine.array import ArrayIds
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
@@ -206,18 +206,7 @@ def inputs_argument(function: F) -> F:
 set_argument = click.argument("folder", metavar="OUT", type=Folder())
 path_argument = click.argument("path", metavar="PATH", type=Text())
 workers_option = model_options(WorkersConfig)
-engine_option = option(
-    "--engine",
-    default="local",
-    show_default=True,
-    metavar="local|ray|ray:ADDRESS",
-    type=Text(words_of("local|ray")),
-    panel=Panel.SCALE,
-    is_common=False,
-    help="Where the work runs: on this machine (`local`), or on a Ray cluster.\n\n"
-    "`ray` is the cluster of RAY_ADDRESS, or one that hbpack starts on this machine; `ray:HOST:PORT` is another "
-    "cluster. The result is the same for all.",
-)
+engine_option = model_options(EngineConfig, ["engine"])
 shard_option = option(
     "--shard",
     "ids",

@@ -19,7 +19,7 @@ from packer_cli.sizes import counted
 @model_options(TokenizeConfig)
 @json_option("tokenize")
 @job_options
-def command(output: str, ids: ArrayIds | None, workers: str | None, engine: str, **values: Any) -> None:
+def command(output: str, ids: ArrayIds | None, workers: str | None, engine: str | None, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.

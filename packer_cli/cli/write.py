@@ -20,7 +20,7 @@ from packer_cli.remote.names import as_path
 @model_options(WriteConfig)
 @json_option("set", Panel.OUTPUT)
 @job_options
-def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str, **values: Any) -> None:
+def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str | None, **values: Any) -> None:
     """Write the shards and rank manifests of a plan.
 
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer_cli.config import WorkersConfig, validate
+from packer_cli.config import validate
+from packer_cli.config.models import EngineConfig
 from packer_cli.engine.local import Engine, LocalEngine, default_workers
 from packer_cli.engine.processes import process_context
 from packer_cli.errors import ConfigError
@@ -30,28 +31,28 @@ def start_server(tokenizer: NamedTokenizer) -> None:
 
 def make_engine(
     workers: int | str | None = None,
-    name: str = "local",
+    name: str | None = None,
     preload: Sequence[str] = PRELOAD,
     tokenizer: NamedTokenizer | None = None,
 ) -> Engine:
     """Make an engine for all stages. Enter the engine before the imports of the stages: its workers load meanwhile.
 
     Args:
-        name: `local`, `ray` or `ray:ADDRESS`.
+        name: `local`, which None stands for, `ray` or `ray:ADDRESS`.
         preload: modules that workers import before they start.
         tokenizer: see `start_server`.
 
     Raises:
         ConfigError: there is no such engine, or no such number of workers.
     """
-    number = validate(WorkersConfig, {"workers": workers}).workers
+    chosen = validate(EngineConfig, {"workers": workers, "engine": name})
     choose_cache()  # Workers inherit it.
-    kind, colon, address = name.partition(":")
+    kind, colon, address = chosen.engine.partition(":")
     if kind == "ray" and bool(colon) == bool(address):
         from packer_cli.engine.ray import RayEngine
 
-        return RayEngine(address or None, number, preload)
-    if name != "local":
-        raise ConfigError(f"--engine: unknown engine {name!r}; choose local, ray or ray:ADDRESS")
+        return RayEngine(address or None, chosen.workers, preload)
+    if chosen.engine != "local":
+        raise ConfigError(f"--engine: unknown engine {chosen.engine!r}; choose local, ray or ray:ADDRESS")
     settings = None if tokenizer is None else settings_for(tokenizer)
-    return LocalEngine(number or default_workers(), preload, settings=settings)
+    return LocalEngine(chosen.workers or default_workers(), preload, settings=settings)

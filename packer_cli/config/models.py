@@ -223,6 +223,16 @@ class WorkersConfig(Model):
     The result is the same for any number."""
 
 
+class EngineConfig(WorkersConfig):
+    """Place where the work runs, and the processes there."""
+
+    engine: Annotated[str, Shown(Panel.SCALE, "local|ray|ray:ADDRESS")] = "local"
+    """Where the work runs: on this machine (`local`), or on a Ray cluster.
+
+    `ray` is the cluster of RAY_ADDRESS, or one that hbpack starts on this machine; `ray:HOST:PORT` is another cluster.
+    The result is the same for all."""
+
+
 class BoundConfig(Model):
     """Proof of bounds."""
 
