@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer, default_of
-from packer_cli.config.groups import used_groups, write_parallel
+from packer_cli.config.groups import as_named, used_groups, write_parallel
 from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
@@ -49,7 +49,7 @@ def holds(plan: Resolved, model: GpuModel) -> bool:
 def groups_and_degrees(plan: Resolved) -> dict[str, str]:
     """Return `groups` of a plan, and unusual `parallel` and `lockstep`, as options take them."""
     config, strategy, groups = plan.config, plan.request.strategy, plan.config.groups
-    longest = replace(groups[-1], sp_size=groups[-1].layout.row_ranks, cp_size=1)
+    longest = as_named(groups[-1])
     if strategy.finds_layouts:
         groups = used_groups(plan.given.groups, strategy)
     elif strategy.groups([longest]) == groups:

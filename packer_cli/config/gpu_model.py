@@ -25,24 +25,34 @@ if TYPE_CHECKING:
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
 
 
-def load_gpu_model(config: GpuConfig, num_gpus: int, what: str, lockstep: str = "all") -> GpuModel:
+def load_gpu_model(
+    config: GpuConfig, num_gpus: int, what: str, lockstep: str = "all", *, for_memory: bool = False
+) -> GpuModel:
     """Load the model that the options name.
 
     Args:
         num_gpus: GPUs that train.
         what: as in `GpuConfig.require_gpu_model`.
         lockstep: as in `PlanConfig`; a number above 1 shares the weights, and `1` is as `all`, see `of_lockstep`.
+        for_memory: whether the memory is needed, too.
 
     Raises:
-        ConfigError: options are missing or contradict each other, the GPU is unknown, or the weights do not fit.
+        ConfigError: options are missing or contradict each other, the GPU is unknown, or the weights do not fit; or
+            the profile leaves more memory than these GPUs have, as more GPUs shared the weights.
         InputError: a file is missing, or is not a model config or profile.
     """
     config.require_gpu_model(what)
     shard_gpus = None if lockstep in ("all", "1") else int(lockstep)
     if config.profile is not None:
+        profile = read_profile(config.profile, config.assume)
+        if for_memory and profile.num_gpus > num_gpus:
+            raise ConfigError(
+                f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} there "
+                f"is less memory left than it says; profile with --gpus {num_gpus}, or plan for {profile.num_gpus}"
+            )
         if shard_gpus:
             raise ConfigError(f"--lockstep {lockstep}: a profile does not say what fewer GPUs gather; use --model")
-        return measured_model(read_profile(config.profile, config.assume))
+        return measured_model(profile)
     assert config.model is not None
     assert config.gpu is not None
     assumed: dict[str, Any] = parse_assumptions(config.assume)
@@ -57,12 +67,10 @@ def load_models(config: PlanConfig, what: str) -> tuple[GpuModel | None, Profile
     """
     config.require_gpu_model(what)
     profile = None if config.profile is None else read_profile(config.profile, config.assume)
-    require_memory(config, config.gpus)
     try:
-        return load_gpu_model(config, config.gpus, what, config.lockstep), profile
+        return load_gpu_model(config, config.gpus, what, config.lockstep, for_memory=True), profile
     except ConfigError:
-        algorithm = config.used_algorithm
-        if profile is None or algorithm != "hbp":
+        if profile is None or profile.num_gpus > config.gpus or config.used_algorithm != "hbp":
             raise
         return None, profile
 
@@ -75,18 +83,6 @@ def model_values(model: GpuModel) -> RecordedModel:
     values = {name: value for name, value in asdict(model).items() if name != "origin" and value is not None}
     found: RecordedModel = json.loads(json.dumps(values), parse_float=lambda text: float(f"{float(text):.10g}"))
     return found
-
-
-def require_memory(config: GpuConfig, num_gpus: int) -> None:
-    """Raise ConfigError if `--profile` leaves more memory than these GPUs have, as more GPUs shared the weights."""
-    if config.profile is None:
-        return
-    profile = read_profile(config.profile)
-    if profile.num_gpus > num_gpus:
-        raise ConfigError(
-            f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} there is "
-            f"less memory left than it says; profile with --gpus {num_gpus}, or plan for {profile.num_gpus}"
-        )
 
 
 def read_shape(path: str | Path) -> ModelShape:

@@ -172,8 +172,7 @@ def choose_groups(
     with strategy.blamed():
         chosen = strategy.groups(given)
     if are_named and chosen != given and (kept := used_groups(given, strategy)) != given:
-        # As --groups names them, whatever shares their rows.
-        used = [replace(each, sp_size=each.layout.row_ranks, cp_size=1) for each in chosen]
+        used = map(as_named, chosen)
         raise ValueError(
             f"--strategy {strategy.name} plans with {','.join(map(str, used))}, and the rest of "
             f"{','.join(map(str, given))} has no effect; give {','.join(map(str, kept))}"
@@ -188,18 +187,14 @@ def used_groups(given: Sequence[Group], strategy: Strategy) -> tuple[Group, ...]
     with strategy.blamed():
         used = strategy.groups(given)
         longest = next((group for group in used if group.capacity == given[-1].capacity), given[-1])
-        kept = [*given[:-1], given[-1] if _is_used(given[-1], [longest]) else longest]
+        kept = [*given[:-1], given[-1] if as_named(given[-1]) == as_named(longest) else longest]
         for group in given[:-1]:
             others = [each for each in kept if each != group]
-            if not _is_used(group, used) and strategy.groups(others) == used:
+            if as_named(group) not in map(as_named, used) and strategy.groups(others) == used:
                 kept = others
     return tuple(kept)
 
 
-def _is_used(group: Group, used: Sequence[Group]) -> bool:
-    """Whether a group is among these, in whatever way its ranks share a row."""
-    return any(
-        replace(group, sp_size=each.sp_size, cp_size=each.cp_size) == each
-        and group.layout.row_ranks == each.layout.row_ranks
-        for each in used
-    )
+def as_named(group: Group) -> Group:
+    """Return a group as `--groups` names it, whatever shares its rows."""
+    return replace(group, sp_size=group.layout.row_ranks, cp_size=1)

@@ -235,11 +235,10 @@ def _has_cp(parallel: Layout | None, groups: Iterable[Group]) -> bool:
 
 def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> GpuModel:
     """Load the GPU model of a plan; raise the errors of `load_gpu_model`."""
-    from packer_cli.config.gpu_model import load_gpu_model, require_memory  # Only predictions need the cost model.
+    from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
 
-    if for_memory:
-        require_memory(config, config.gpus)
-    return load_gpu_model(config, config.gpus, what, config.lockstep).of_lockstep(config.lockstep)
+    model = load_gpu_model(config, config.gpus, what, config.lockstep, for_memory=for_memory)
+    return model.of_lockstep(config.lockstep)
 
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
