@@ -48,7 +48,8 @@ def load_gpu_model(
         if for_memory and profile.num_gpus > num_gpus:
             raise ConfigError(
                 f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} "
-                f"there is less memory left than it says; profile with --gpus {num_gpus}, or plan for {profile.num_gpus}"
+                f"there is less memory left than it says; profile with --gpus {num_gpus}, or plan for "
+                f"{profile.num_gpus}"
             )
         if shard_gpus:
             raise ConfigError(f"--lockstep {lockstep}: a profile does not say what fewer GPUs gather; use --model")
