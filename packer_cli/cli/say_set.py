@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from packer_cli.cli.console import say_next, shown_command, shown_options
-from packer_cli.commands.output_folder import current_manifest
 from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import VALIDATION
@@ -14,16 +13,6 @@ from packer_cli.remote.names import as_path
 def say_share(output: str) -> None:
     """Print the line of a task whose job array is not done, with the command that shows what is left."""
     say_next(f"Wrote this task's share of {output}", shown_command("hbpack", "status", output))
-
-
-def print_written(output: str) -> None:
-    """Print the result of `write`; in a task of an array whose other tasks are not done, see `say_share`."""
-    folder = as_path(output)
-    manifest = current_manifest(folder)
-    if manifest is None:
-        say_share(output)
-    else:
-        say_set(output, manifest, GpuConfig())
 
 
 _FORMAT = {"sample": "", "item": ', format="tree"'}

@@ -33,8 +33,9 @@ def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str 
         hbpack write STORE --shard-size 64MiB --no-keep-tokens
     """
     config = validate(WriteConfig, values)
-    from packer_cli.cli.say_set import print_written
+    from packer_cli.cli.say_set import say_set, say_share
     from packer_cli.commands.engines import make_engine
+    from packer_cli.commands.output_folder import current_manifest
     from packer_cli.commands.write import run_write
 
     with make_engine(workers, engine, preload=()) as running:
@@ -44,5 +45,7 @@ def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str 
         from packer_cli.commands.plan_result import read_planned
 
         print_set(folder, read_planned(as_path(folder)), GpuConfig())
+    elif (manifest := current_manifest(as_path(folder))) is None:  # In a task of an array that is not done.
+        say_share(folder)
     else:
-        print_written(folder)
+        say_set(folder, manifest, GpuConfig())

@@ -14,7 +14,6 @@ from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import Row, able_rows, default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.config import (
     BoundConfig,
-    GpuConfig,
     PlanConfig,
     RepeatConfig,
     TokenizeConfig,
@@ -22,7 +21,7 @@ from packer_cli.config import (
     WorkersConfig,
     validate,
 )
-from packer_cli.config.gpu_model import load_gpu_model
+from packer_cli.config.gpu_model import PREDICTION, load_gpu_model
 from packer_cli.config.resolve import Resolved, require_use, resolve
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
@@ -116,7 +115,10 @@ def run_compare(
     known: TokenizeConfig | Samples | None = corpus or samples
     base, choice = resolve(config, known.unit if known else None), None
     is_known = samples is not None and bool(config.groups)
-    simulator = load_simulator(config, config.gpus, rules or TrainConfig(), config.lockstep) if has_model else None
+    simulator = None
+    if has_model:
+        model = load_gpu_model(config, config.gpus, PREDICTION, config.lockstep)
+        simulator = Simulator(model=model, rules=rules or TrainConfig())
     # Report wrong options before the long work.
     rows = _rows(base, algorithms, strategies, simulator if is_known else None, is_quiet=not is_known)
     require_use(config, [row.config for row in rows])
@@ -173,9 +175,3 @@ def _rows(
     else:
         rows = default_rows(base) if algorithms is None else parse_rows(algorithms, base)
     return able_rows(rows, is_quiet=is_quiet)
-
-
-def load_simulator(config: GpuConfig, num_gpus: int, rules: TrainConfig, lockstep: str) -> Simulator:
-    """Make a simulator with the model that the options name; all pipeline stages share its weights."""
-    model = load_gpu_model(config, num_gpus, "a prediction of time", lockstep)
-    return Simulator(model=model, rules=rules)

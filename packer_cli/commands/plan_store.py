@@ -147,14 +147,13 @@ def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
         ConfigError, InputError: options are missing, contradict each other or are wrong, or a file is missing or is no
             model config or profile.
     """
-    from packer_cli.config.gpu_model import model_values  # Only predictions need the cost model.
+    from packer_cli.config.gpu_model import PREDICTION, model_values  # Only predictions need the cost model.
     from packer_cli.cost.analytic import NOT_MEASURED, parse_assumptions
 
-    what = "a prediction of time"
-    config.require_gpu_model(what)
+    config.require_gpu_model(PREDICTION)
     parse_assumptions(config.assume, NOT_MEASURED if config.profile else None)
     try:
-        return resolved.noting(gpu_model=model_values(load_model(config, what)))
+        return resolved.noting(gpu_model=model_values(load_model(config, PREDICTION)))
     except ConfigError as error:  # A profile of too few rows.
         say(f"{_NO_SECONDS}: {error}")
         return resolved

@@ -16,13 +16,14 @@ from packer_cli.commands.arguments import (
     refuse_given,
     takes,
 )
-from packer_cli.commands.compare import load_simulator, run_compare
+from packer_cli.commands.compare import run_compare
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan_result import Plan, read_planned
 from packer_cli.commands.results import Comparison, Simulation
 from packer_cli.commands.samples import look_at
 from packer_cli.compare.outcome import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
+from packer_cli.config.gpu_model import PREDICTION, load_gpu_model
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError, UsageError
 from packer_cli.files import atomic_file
@@ -118,7 +119,8 @@ def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
 def simulate_plan(plan: Plan, config: GpuConfig, rules: TrainConfig) -> tuple[Simulator, PlanSimulation]:
     """Predict a plan with the model that the options name; the errors are those of `load_gpu_model`."""
     arrays, of_plan = plan.arrays, plan.config
-    simulator = load_simulator(config, arrays.num_gpus, rules, of_plan.lockstep)
+    model = load_gpu_model(config, arrays.num_gpus, PREDICTION, of_plan.lockstep)
+    simulator = Simulator(model=model, rules=rules)
     return simulator, plan_simulation(
         arrays, simulator, plan.baseline, plan.padded, config=of_plan, trainer=config.trainer
     )

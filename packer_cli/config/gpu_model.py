@@ -22,6 +22,8 @@ from packer_cli.remote.system import is_url
 if TYPE_CHECKING:
     from packer_cli.config.plan_options import PlanConfig
 
+PREDICTION = "a prediction of time"
+"""The need for a model, in messages."""
 _GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
 
 
