@@ -227,7 +227,7 @@ class EngineConfig(WorkersConfig):
     """Place where the work runs, and the processes there."""
 
     engine: Annotated[str, Shown(Panel.SCALE, "local|ray|ray:ADDRESS")] = "local"
-    """Where the work runs: on this machine (`local`), or on a Ray cluster.
+    """Place where the work runs: on this machine (`local`), or on a Ray cluster.
 
     `ray` is the cluster of RAY_ADDRESS, or one that hbpack starts on this machine; `ray:HOST:PORT` is another cluster.
     The result is the same for all."""
