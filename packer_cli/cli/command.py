@@ -33,7 +33,7 @@ class Option(click.Option):
 
     Args:
         help: its first paragraph is for the short help; the full one and docs/cli.md have the rest, too. Without it,
-            the docstring of the command has it, see `as_command`.
+            the docstring of the callback is it or, without one, that of the command has it, see `as_command`.
         is_common: whether most people set it, so that a short help has it.
     """
 
@@ -42,7 +42,7 @@ class Option(click.Option):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.panel, self.is_common = panel, is_common
-        self.explain(help)
+        self.explain(help or inspect.cleandoc(getattr(self.callback, "__doc__", None) or ""))
 
     def explain(self, help: str) -> None:
         """Set the help."""

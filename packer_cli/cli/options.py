@@ -119,6 +119,10 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """YAML file with any of these options by their long names; the command line wins.
+
+    Options of other commands are skipped, so one file can serve several.
+    """
     if value is None:
         return
     known = _configurable(ctx.command)
@@ -183,6 +187,14 @@ def _add_lists(ctx: click.Context, param: click.Parameter, value: tuple[str, ...
     return (*(() if lists and is_of_file else value), *(f"@{name}" for name in lists))
 
 
+def _note_lists(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+    """List of the files to read, as JSON lines with path, size, etag and xxh3; the same as INPUT @FILE.
+
+    `hbpack init --list` writes one. A file that differs from the list is an error.
+    """
+    ctx.meta["inputs"] = value
+
+
 def inputs_argument(function: F) -> F:
     """Add the argument `INPUT...`, and the option `--inputs FILE`, which is short for @FILE among the inputs."""
     names = option(
@@ -191,13 +203,11 @@ def inputs_argument(function: F) -> F:
         multiple=True,
         is_eager=True,
         expose_value=False,
-        callback=lambda ctx, param, value: ctx.meta.update(inputs=value),
+        callback=_note_lists,
         metavar="FILE",
         type=Text(),
         panel=Panel.TOKENS,
         is_common=False,
-        help="List of the files to read, as JSON lines with path, size, etag and xxh3; the same as INPUT @FILE.\n\n"
-        "`hbpack init --list` writes one. A file that differs from the list is an error.",
     )
     inputs = click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text(), callback=_add_lists)
     return names(inputs(function))
@@ -207,16 +217,24 @@ set_argument = click.argument("folder", metavar="OUT", type=Folder())
 path_argument = click.argument("path", metavar="PATH", type=Text())
 workers_option = model_options(WorkersConfig)
 engine_option = model_options(EngineConfig, ["engine"])
+
+
+def _find_task(ctx: click.Context, param: click.Parameter, value: str | None) -> ArrayIds | None:
+    """Make share I of N, counted from 0, as a task of a job array.
+
+    The last task to end completes the output, which is the same for any N; 0/1 is an ordinary run. By default, I and N
+    come from Slurm (SLURM_ARRAY_TASK_ID and _COUNT) or Kubernetes (JOB_COMPLETION_INDEX, with the N that another task
+    gave).
+    """
+    return array_ids(value)
+
+
 shard_option = option(
     "--shard",
     "ids",
-    callback=lambda ctx, param, value: array_ids(value),
+    callback=_find_task,
     metavar="I/N",
     panel=Panel.SCALE,
-    help="Make share I of N, counted from 0, as a task of a job array.\n\n"
-    "The last task to end completes the output, which is the same for any N; 0/1 is an ordinary run. By default, I "
-    "and N come from Slurm (SLURM_ARRAY_TASK_ID and _COUNT) or Kubernetes (JOB_COMPLETION_INDEX, with the N that "
-    "another task gave).",
     show_default="what Slurm or Kubernetes says",
 )
 set_tokenizer_option = option(
@@ -234,8 +252,6 @@ config_option = option(
     is_eager=True,
     expose_value=False,
     callback=_load_config,
-    help="YAML file with any of these options by their long names; the command line wins.\n\n"
-    "Options of other commands are skipped, so one file can serve several.",
 )
 """Option for a config file. One file may serve several commands: each takes the options that it has."""
 

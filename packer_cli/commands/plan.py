@@ -8,9 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
 from packer_cli.commands.output_folder import (
     RejectedRecord,
@@ -28,11 +25,10 @@ from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
 from packer_cli.commands.plan_store import (
     NothingToPlanError,
     left_out,
+    plan_notes,
     plan_store,
-    reference_notes,
     resolve_for,
     say_choice,
-    share_notes,
     with_gpu_model,
 )
 from packer_cli.commands.samples import look_at, require_samples
@@ -45,8 +41,7 @@ from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.plan.core import types
-from packer_cli.plan.core.types import PieceLoss, Pieces
-from packer_cli.plan.notes import overflow_notes, row_notes
+from packer_cli.plan.core.types import PieceLoss
 from packer_cli.plugins import OBJECT
 from packer_cli.remote.names import as_path, relative_path
 from packer_cli.shards.manifest import is_of_plan
@@ -55,7 +50,7 @@ from packer_cli.sizes import counted
 from packer_cli.startup import skip_extensions
 from packer_cli.tokens.index import TOKENS, read_index
 from packer_cli.tokens.samples import StoreSamples
-from packer_cli.tokens.store import TokenStore, open_store
+from packer_cli.tokens.store import open_store
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import StorePlanOptions
@@ -241,7 +236,7 @@ def _write_draft(
     rejects: Callable[[], Iterator[RejectedRecord]],
 ) -> None:
     """Write a plan, and print its figures."""
-    (plan, piece_loss), config, counts = planned, header.config, header.counts
+    (plan, piece_loss), config = planned, header.config
     manifest = current_manifest(folder)
     if manifest is None or not is_of_plan(manifest, header.fingerprint):
         if manifest is not None and manifest.history:
@@ -258,28 +253,8 @@ def _write_draft(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({seconds})"
     )
-    for note in share_notes(of_store, plan.pieces) if not config.is_validation else []:
+    for note in plan_notes(of_store, plan, piece_loss, header):
         say(note)
-    for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens):
-        say(note)
-    for note in [*reference_notes(of_store.store, plan.pieces), *row_notes(plan, config.max_path_tokens)]:
-        say(note)
-    if counts.pieces_without_loss:
-        say(_without_loss(of_store.store, plan.pieces, np.flatnonzero(piece_loss.tokens == 0)))
-
-
-def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:
-    """Write a note on the pieces (int64[k]) of cut samples that have no loss, with the record of the first one."""
-    has, them = ("has", "it") if len(lost) == 1 else ("have", "them")
-    sample, start = pieces.sample[lost], pieces.start[lost]
-    at = np.lexsort((start, sample))[0]
-    file, line = next(store.locate(sample[at : at + 1]))
-    which, last = "it" if len(lost) == 1 else "the first", int(start[at]) + int(pieces.length[lost[at]]) - 1
-    return (
-        f"{counted(len(lost), 'piece')} of cut samples {has} no loss tokens, so a model learns nothing from {them}; "
-        f"{which} is tokens {start[at]:,} to {last:,} of {file}:{line}; cut fewer samples with longer --groups, or "
-        "leave them out with --overflow drop"
-    )
 
 
 def _disown_plan(folder: Path) -> None:

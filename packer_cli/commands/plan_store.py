@@ -23,8 +23,9 @@ from packer_cli.plan.core.mixture import tokens_of_sources
 from packer_cli.plan.core.samples import Cut, Samples, require_pieces
 from packer_cli.plan.core.types import WHOLE, Int32Array, ItemPieces, PieceLoss, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.notes import reasons_lost, why_over
+from packer_cli.plan.notes import overflow_notes, reasons_lost, row_notes, why_over
 from packer_cli.plan.strategies.protocol import PlanRequest
+from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
@@ -251,7 +252,32 @@ def _piece_loss_tokens(store: TokenStore, samples: Samples, pieces: Pieces) -> I
     return loss_tokens
 
 
-def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
+def plan_notes(of_store: StoreSamples, plan: Plan, piece_loss: PieceLoss, header: PlanHeader) -> list[str]:
+    """Write notes for people on a plan: on its mixture, on what it loses, and on its rows."""
+    pieces, config, counts = plan.pieces, header.config, header.counts
+    notes = [] if config.is_validation else _share_notes(of_store, pieces)
+    notes += overflow_notes(counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens)
+    notes += [*_reference_notes(of_store.store, pieces), *row_notes(plan, config.max_path_tokens)]
+    if counts.pieces_without_loss:
+        notes.append(_without_loss(of_store.store, pieces, np.flatnonzero(piece_loss.tokens == 0)))
+    return notes
+
+
+def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:
+    """Write a note on the pieces (int64[k]) of cut samples that have no loss, with the record of the first one."""
+    has, them = ("has", "it") if len(lost) == 1 else ("have", "them")
+    sample, start = pieces.sample[lost], pieces.start[lost]
+    at = np.lexsort((start, sample))[0]
+    file, line = next(store.locate(sample[at : at + 1]))
+    which, last = "it" if len(lost) == 1 else "the first", int(start[at]) + int(pieces.length[lost[at]]) - 1
+    return (
+        f"{counted(len(lost), 'piece')} of cut samples {has} no loss tokens, so a model learns nothing from {them}; "
+        f"{which} is tokens {start[at]:,} to {last:,} of {file}:{line}; cut fewer samples with longer --groups, or "
+        "leave them out with --overflow drop"
+    )
+
+
+def _share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
     """Write a note for people on each input with a requested number of tokens an epoch: how many an epoch has."""
     store, inputs = of_store.store, of_store.store.index.sources
     if all(source.tokens is None for source in inputs):
@@ -269,7 +295,7 @@ def share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
     ]
 
 
-def reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
+def _reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     """Write a note for people on the pairs that lose a reference model's log-probabilities, since they are cut off."""
     if not isinstance(pieces, ItemPieces):
         return []
