@@ -119,14 +119,22 @@ def run_compare(
     if has_model:
         model = load_gpu_model(config, config.gpus, PREDICTION, config.lockstep)
         simulator = Simulator(model=model, rules=rules or TrainConfig())
-    # Report wrong options before the long work.
-    rows = _rows(base, algorithms, strategies, simulator if is_known else None, is_quiet=not is_known)
+
+    def rows_of(base: Resolved, choice: GroupChoice | None = None, *, is_known: bool = True) -> list[Row]:
+        if strategies is not None:
+            model = simulator.model if simulator and is_known else None
+            rows = strategy_rows(strategies, base, choice, model, is_quiet=not is_known)
+        else:
+            rows = default_rows(base) if algorithms is None else parse_rows(algorithms, base)
+        return able_rows(rows, is_quiet=not is_known)
+
+    rows = rows_of(base, is_known=is_known)  # Report wrong options before the long work.
     require_use(config, [row.config for row in rows])
     samples = samples or read()
     if not is_known:
         base, choice = resolve_for(config, samples)
         say_choice(choice)
-        rows = _rows(base, algorithms, strategies, simulator, choice)
+        rows = rows_of(base, choice)
     baseline = None
     if rules is not None and simulator is not None:
         rows, baseline = with_baselines(rows, base, simulator.model)
@@ -159,19 +167,3 @@ def _draws(samples: Samples, repeat: RepeatConfig, seed: int) -> list[Samples]:
         "predicted epochs are scaled to all of them (--sample 0 plans all)"
     )
     return draws
-
-
-def _rows(
-    base: Resolved,
-    algorithms: str | None,
-    strategies: str | None,
-    simulator: Simulator | None,
-    choice: GroupChoice | None = None,
-    *,
-    is_quiet: bool = False,
-) -> list[Row]:
-    if strategies is not None:
-        rows = strategy_rows(strategies, base, choice, simulator.model if simulator else None, is_quiet=is_quiet)
-    else:
-        rows = default_rows(base) if algorithms is None else parse_rows(algorithms, base)
-    return able_rows(rows, is_quiet=is_quiet)

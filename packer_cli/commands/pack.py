@@ -54,9 +54,16 @@ def pack(
 
     folder = as_path(output)
     with make_engine(options.get("workers"), engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
-        from packer_cli.commands.pack_corpus import run_pack
+        from packer_cli.commands.output_folder import locked_output
+        from packer_cli.commands.pack_corpus import pack_corpus
+        from packer_cli.commands.write import refuse_remote_index
+        from packer_cli.config.resolve import require_plan  # Loads numba, 0.3 s.
 
-        run_pack(tokenize, plan, None if dry_run else write, folder, running)
+        require_plan(plan)
+        if not dry_run:
+            refuse_remote_index(write, folder)
+        with locked_output(folder):
+            pack_corpus(tokenize, plan, None if dry_run else write, folder, running)
     return PackedSet(output)
 
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_other
+from packer_cli.commands.output_folder import APPEND_MARKER, refuse_other
 from packer_cli.commands.tokenize import tokenize_corpus
-from packer_cli.commands.write import refuse_index_of, refuse_remote_index, write_planned
+from packer_cli.commands.write import refuse_index_of, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import start_worker
@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from packer_cli.tokens.stage import Inputs
 
 
-def run_pack(
-    tokenize: TokenizeConfig, plan: StorePlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
-) -> None:
-    """Turn a corpus into shards.
-
-    Args:
-        write: None to stop at the plan.
-    """
-    from packer_cli.config.resolve import require_plan  # Loads numba, 0.3 s.
-
-    require_plan(plan)
-    if write is not None:
-        refuse_remote_index(write, folder)
-    with locked_output(folder):
-        pack_corpus(tokenize, plan, write, folder, engine)
-
-
 def pack_corpus(
     tokenize: TokenizeConfig,
     plan: StorePlanConfig,
@@ -51,9 +34,10 @@ def pack_corpus(
     engine: Engine,
     inputs: Inputs | None = None,
 ) -> None:
-    """Turn a corpus into shards like `run_pack`, but without a lock.
+    """Turn a corpus into shards, without a lock.
 
     Args:
+        write: None to stop at the plan.
         inputs: see `packer_cli.tokens.stage.tokenize`.
     """
     # Loads numba, 0.3 s: the folder is checked by now.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
 from packer_cli.commands.output_folder import (
-    RejectedRecord,
     config_of_plan,
     current_manifest,
     current_plan,
@@ -40,8 +39,6 @@ from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import GroupChoice
-from packer_cli.plan.core import types
-from packer_cli.plan.core.types import PieceLoss
 from packer_cli.plugins import OBJECT
 from packer_cli.remote.names import as_path, relative_path
 from packer_cli.shards.manifest import is_of_plan
@@ -196,13 +193,13 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
     watch, store, index, config = Stopwatch(), of_store.store.folder, of_store.store.index, resolved.config
     chosen = [asdict(choice)] if choice else []
     wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
-    header = current_plan(folder, store)
-    if header and header.fingerprint == wanted:
-        return partial(_keep_plan, header, of_store, folder)
+    there = current_plan(folder, store)
+    if there and there.fingerprint == wanted:
+        return partial(_keep_plan, there, of_store, folder)
     try:
         plan, piece_loss, counts, metrics, cut = plan_store(of_store, resolved, folder)
     except NothingToPlanError:
-        if header is None or header.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
+        if there is None or there.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
             _disown_plan(folder)
             write_rejected(folder, partial(left_out, config, of_store))
             (folder / PLAN_NAME).unlink(missing_ok=True)
@@ -216,8 +213,29 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
         counts=counts,
         metrics=metrics,
     )
-    rejects = partial(left_out, config, of_store, cut)
-    return partial(_write_draft, (plan, piece_loss), header, str(watch), of_store, folder, rejects)
+    seconds = str(watch)
+
+    def write() -> None:
+        manifest = current_manifest(folder)
+        if manifest is None or not is_of_plan(manifest, header.fingerprint):
+            if manifest is not None and manifest.history:
+                warn(
+                    f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}, and this is another plan, for "
+                    f"{counted(config.gpus, 'GPU')}; run hbpack rebalance again if you need it"
+                )
+            _disown_plan(folder)
+        ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
+        write_plan(folder / PLAN_NAME, plan, piece_loss, header)
+        write_rejected(folder, partial(left_out, config, of_store, cut))
+        overall = header.metrics.overall
+        say(
+            f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
+            f"{counted(overall.num_steps, 'step')} ({seconds})"
+        )
+        for note in plan_notes(of_store, plan, piece_loss, header):
+            say(note)
+
+    return write
 
 
 def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None:
@@ -225,36 +243,6 @@ def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None
     say("the plan is up to date")
     if write_rejected(folder, partial(left_out, header.config, of_store)):
         say(f"{REJECTED_NAME} is rewritten")
-
-
-def _write_draft(
-    planned: tuple[types.Plan, PieceLoss],
-    header: PlanHeader,
-    seconds: str,
-    of_store: StoreSamples,
-    folder: Path,
-    rejects: Callable[[], Iterator[RejectedRecord]],
-) -> None:
-    """Write a plan, and print its figures."""
-    (plan, piece_loss), config = planned, header.config
-    manifest = current_manifest(folder)
-    if manifest is None or not is_of_plan(manifest, header.fingerprint):
-        if manifest is not None and manifest.history:
-            warn(
-                f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}, and this is another plan, for "
-                f"{counted(config.gpus, 'GPU')}; run hbpack rebalance again if you need it"
-            )
-        _disown_plan(folder)
-    ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
-    write_plan(folder / PLAN_NAME, plan, piece_loss, header)
-    write_rejected(folder, rejects)
-    overall = header.metrics.overall
-    say(
-        f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
-        f"{counted(overall.num_steps, 'step')} ({seconds})"
-    )
-    for note in plan_notes(of_store, plan, piece_loss, header):
-        say(note)
 
 
 def _disown_plan(folder: Path) -> None:
