@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packer_cli.config import parse_group
+from packer_cli.config.groups import parse_group
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.sizes import parse_bytes, parse_integer, parse_number, parse_tokens
 

@@ -24,8 +24,9 @@ from packer_cli.cli.command import (
     option,
     words_of,
 )
-from packer_cli.config import AUTO, TokenizeConfig, load_config_file, option_name, show_value
+from packer_cli.config import AUTO, TokenizeConfig, option_name
 from packer_cli.config.fields import REQUIRED, default_of, shown_default
+from packer_cli.config.messages import load_config_file, show_value
 from packer_cli.config.models import EngineConfig, WorkersConfig
 from packer_cli.engine.array import ArrayIds
 from packer_cli.errors import ConfigError, OutputError, did_you_mean

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.commands.output_folder import APPEND_MARKER, refuse_other
-from packer_cli.commands.tokenize import tokenize_corpus
+from packer_cli.commands.tokenize import CorpusStore
 from packer_cli.commands.write import refuse_index_of, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import Engine
+from packer_cli.engine.output import make_whole
 from packer_cli.engine.processes import start_worker
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
@@ -59,7 +60,7 @@ def pack_corpus(
     has_plan = (folder / PLAN_NAME).exists()
     is_parallel = engine.workers > 1 and not has_plan
     with _kernels(checked.request) if is_parallel else nullcontext():
-        index = tokenize_corpus(tokenize, folder, engine, inputs, require)
+        index = make_whole(CorpusStore(tokenize, folder, inputs, require), engine)
     engine.release()
     refuse_index_of(index.unit, write_options)
     make_plan(plan, checked, folder, folder)

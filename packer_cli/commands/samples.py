@@ -107,11 +107,12 @@ def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None,
         path = as_path(name)
         if path.suffix == ".npy" or look_at(path).store is not None:
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
-    from packer_cli.commands.tokenize import tokenize_corpus  # Only a corpus needs it.
+    from packer_cli.commands.tokenize import CorpusStore  # Only a corpus needs it.
+    from packer_cli.engine.output import make_whole
 
     with make_engine(workers) as engine, tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as folder:
         try:
-            tokenize_corpus(corpus, Path(folder), engine)
+            make_whole(CorpusStore(corpus, Path(folder)), engine)
         except TooManyRejectedError:
             raise TooManyRejectedError(
                 f"more records were rejected than --max-rejected {corpus.max_rejected}; hbpack tokenize keeps the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import by_suffix
 from packer_cli.engine.array import ArrayIds, TaskShare
 from packer_cli.engine.local import Engine
-from packer_cli.engine.output import make_whole, produce
+from packer_cli.engine.output import produce
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError, UsageError
@@ -24,8 +24,8 @@ from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.names import as_path, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
-from packer_cli.tokens.stage import Inputs, StoreOutput, current_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
+from packer_cli.tokens.stage import StoreOutput, current_index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def run_tokenize(
     Raises:
         RunError: every record was rejected.
     """
-    index = produce(_Store(config, folder), engine, ids)
+    index = produce(CorpusStore(config, folder), engine, ids)
     if index is not None and index.total("num_rejected"):
         if not index.total("num_samples"):
             raise RunError(f"{all_rejected(index)}, see {str(folder / REJECTED_NAME)!r}")
@@ -93,26 +93,15 @@ def run_tokenize(
     return index
 
 
-def tokenize_corpus(
-    config: TokenizeConfig,
-    folder: Path,
-    engine: Engine,
-    inputs: Inputs | None = None,
-    require: Callable[[PartInfo], None] = lambda part: None,
-) -> StoreIndex:
-    """Tokenize like `run_tokenize`, but without an error if every record was rejected, and without a lock.
+class CorpusStore(StoreOutput):
+    """The token store of a corpus, in a folder with its rejects. It may have no samples at all."""
 
-    Args:
-        inputs, require: see `StoreOutput`.
-    """
-    return make_whole(_Store(config, folder, inputs, require), engine)
-
-
-class _Store(StoreOutput):
     def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
+        """Lock the folder while the block runs."""
         return locked_output(self.folder, task=lock)
 
     def make_share(self, engine: Engine, share: TaskShare) -> StoreIndex | None:
+        """Write a task's share of the store, and print what came of it."""
         watch = Stopwatch()
         with _undoing(self.folder) if share.is_whole else nullcontext(), progress_bar("Tokenizing") as progress:
             index, num_reused, there = self.write_share(engine, progress, share)
@@ -121,8 +110,12 @@ class _Store(StoreOutput):
         return there
 
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> StoreIndex:
+        """Write the index and the rejects."""
         index = super().complete(engine, share, parts)
-        _write_rejected(index, self.folder)
+        header = current_plan(self.folder, self.folder / TOKENS)
+        if header is None or header.store_fingerprint != index.fingerprint:
+            # If there is a plan, the file lists its samples too.
+            write_rejected(self.folder, partial(store_rejects, index, self.folder / TOKENS))
         if not share.is_whole:
             _say_rejected(index, self.folder)
         return index
@@ -163,13 +156,6 @@ def _say_rejected(index: StoreIndex, folder: Path) -> None:
             say(f"first rejected: {first}")
         else:
             warn(f"{many}; the first: {first}")
-
-
-def _write_rejected(index: StoreIndex, folder: Path) -> None:
-    header = current_plan(folder, folder / TOKENS)
-    if header is None or header.store_fingerprint != index.fingerprint:
-        # If there is a plan, the file lists its samples too.
-        write_rejected(folder, partial(store_rejects, index, folder / TOKENS))
 
 
 def _restore_index(store: Path) -> bool:

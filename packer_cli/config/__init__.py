@@ -13,8 +13,7 @@
 """
 
 from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
-from packer_cli.config.groups import parse_group
-from packer_cli.config.messages import load_config_file, option_name, show_value, validate
+from packer_cli.config.messages import option_name, validate
 from packer_cli.config.models import (
     BoundConfig,
     PackConfig,
@@ -41,9 +40,6 @@ __all__ = [
     "TrainConfig",
     "WorkersConfig",
     "WriteConfig",
-    "load_config_file",
     "option_name",
-    "parse_group",
-    "show_value",
     "validate",
 ]

@@ -14,10 +14,11 @@ from pathlib import Path
 import gigatoken
 import orjson
 
-from packer_cli.commands.tokenize import tokenize_corpus
+from packer_cli.commands.tokenize import CorpusStore
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.blocks import fingerprint
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.output import make_whole
 from packer_cli.files import temporary_file
 from packer_cli.tokens import part
 from packer_cli.tokens.encode.masks import Backends
@@ -189,7 +190,7 @@ def stage(tokenizer: Path, folder: Path, data: Path, rule: str, template: str | 
 
     def run_stage() -> None:
         with LocalEngine(1) as engine:
-            tokenize_corpus(config, output, engine)
+            make_whole(CorpusStore(config, output), engine)
         assert len(open_store(output / "tokens"))
 
     return run_stage

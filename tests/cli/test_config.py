@@ -7,7 +7,7 @@ import json
 import pytest
 
 from packer_cli.cli.main import cli
-from packer_cli.config import load_config_file
+from packer_cli.config.messages import load_config_file
 from tests.cli.conftest import GROUPS
 from tests.cli.test_simulate import CONFIG as MODEL
 

@@ -73,12 +73,12 @@ def test_it_is_as_if_all_had_been_packed_together(out, sample, together):
     assert tree(out) == together
 
 
-@pytest.mark.parametrize("stage", ["tokenize_corpus", "write_planned"])
+@pytest.mark.parametrize("stage", ["make_whole", "write_planned"])
 def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage):
     work = getattr(pack_corpus, stage)
 
     def interrupted(*arguments, **options):
-        if stage == "tokenize_corpus":
+        if stage == "make_whole":
             work(*arguments, **options)
         else:
             (out / "hbpack.json").unlink(missing_ok=True)

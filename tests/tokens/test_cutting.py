@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer_cli.commands.tokenize import run_tokenize, tokenize_corpus
+from packer_cli.commands.tokenize import CorpusStore, run_tokenize
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.output import make_whole
 from packer_cli.errors import InputError
 from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, cut_units, list_units
 from packer_cli.tokens.store import open_store
@@ -119,16 +120,16 @@ def test_a_later_run_finds_the_parts_of_small_files(
     config = TokenizeConfig(inputs=inputs, tokenizer=str(repo / "examples" / "sample" / "tokenizer"))
     store = tmp_path / "out" / "tokens"
     with LocalEngine(1) as engine:
-        index = tokenize_corpus(config, store.parent, engine)
+        index = make_whole(CorpusStore(config, store.parent), engine)
         assert len(index.parts) == 3
         before = {path.name: path.read_bytes() for path in store.iterdir()}
         (store / index.parts[1].path).unlink()
         capsys.readouterr()
-        assert tokenize_corpus(config, store.parent, engine) == index
+        assert make_whole(CorpusStore(config, store.parent), engine) == index
         assert "tokenized 1 record and reused 2" in capsys.readouterr().err
         assert {path.name: path.read_bytes() for path in store.iterdir()} == before
         (tmp_path / "b.jsonl").write_text('{"text": "another"}' + " " * (GROUP_BYTES * 2 // 3))
-        tokenize_corpus(config, store.parent, engine)
+        make_whole(CorpusStore(config, store.parent), engine)
         assert "tokenized 1 record and reused 2" in capsys.readouterr().err
 
 
