@@ -132,6 +132,16 @@ class Command(click.Command):
             raise click.UsageError(message, ctx) from None
 
 
+def sections_of(doc: str) -> tuple[str, dict[str, dict[str, str]]]:
+    """Divide a docstring into its text and the sections at its end: by title, the text of each name."""
+    text, *parts = re.split(r"^(\w[^\n]*):\n(?=    \w+: )", inspect.cleandoc(doc), flags=re.MULTILINE)
+    sections = {}
+    for title, body in zip(parts[::2], parts[1::2], strict=True):
+        _, *entries = re.split(r"^    (\w+): ", body, flags=re.MULTILINE)
+        sections[title] = dict(zip(entries[::2], map(inspect.cleandoc, entries[1::2]), strict=True))
+    return text.strip(), sections
+
+
 def as_command(chain: Sequence[str] = ()) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a function the command that its module is named after.
 
@@ -145,15 +155,14 @@ def as_command(chain: Sequence[str] = ()) -> Callable[[Callable[..., Any]], clic
     def decorate(function: Callable[..., Any]) -> click.Command:
         name = function.__module__.rpartition(".")[2]
         text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples::\n\n")
-        text, _, arguments = text.partition("\n\nArgs:\n")
-        _, *parts = re.split(r"^(\w+): ", textwrap.dedent(arguments), flags=re.MULTILINE)
-        explained = dict(zip(parts[::2], parts[1::2], strict=True))
+        text, sections = sections_of(text)
+        explained = sections.get("Args", {})
         command: Command = click.command(
             name, cls=Command, help=text, examples=textwrap.dedent(examples), chain=chain
         )(function)
         for each in command.options:
             if each.name in explained:
-                each.explain(inspect.cleandoc(explained[each.name]))
+                each.explain(explained[each.name])
         return command
 
     return decorate

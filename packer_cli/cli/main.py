@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
+from packer_cli.cli.command import sections_of
 from packer_cli.cli.console import say_colored, show_progress
 from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError, PlanError, RunError
@@ -82,39 +83,6 @@ def _text(raw: io.FileIO, usual: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty() or raw.fileno() == 2)
 
 
-_SECTIONS = {
-    "Begin": {
-        "init": "Look at your data and write a config file that hbpack pack runs unchanged.",
-        "doctor": "Check this installation and machine, and say how to fix what is missing.",
-    },
-    "Make a packed set": {
-        "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
-        "tokenize": "Tokenize a corpus into a token store.",
-        "plan": "Plan a token store: groups, packs, iterations and steps.",
-        "write": "Write the shards and rank manifests of a plan.",
-        "append": "Add data to a packed set, with the options it was made with.",
-        "status": "Say what is done, what is missing, and which tasks of a job array are left to run.",
-    },
-    "Change, check and export it": {
-        "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
-        "verify": "Check a packed data set for damage.",
-        "export": "Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.",
-    },
-    "Choose how to pack": {
-        "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
-        "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
-        "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",
-        "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
-    },
-    "Look at lengths, plans and sets": {
-        "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
-        "report": "Write a page with charts of a packed set, a plan or lengths, and what to try next.",
-        "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
-    },
-}
-"""Commands by section, each with its line of the help, in the order of the help."""
-COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in commands.items()}
-
 _BUG = "this is a bug in hbpack, or in what another package brought; report it with the command that you ran"
 
 _RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export"}
@@ -167,7 +135,40 @@ def cli() -> None:
 
     Reads corpora, tokenizes them, chooses which samples share a pack and which packs an iteration, and writes indexed
     shards that any trainer reads without further work.
+
+    Begin:
+        init: Look at your data and write a config file that hbpack pack runs unchanged.
+        doctor: Check this installation and machine, and say how to fix what is missing.
+
+    Make a packed set:
+        pack: Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
+        tokenize: Tokenize a corpus into a token store.
+        plan: Plan a token store: groups, packs, iterations and steps.
+        write: Write the shards and rank manifests of a plan.
+        append: Add data to a packed set, with the options it was made with.
+        status: Say what is done, what is missing, and which tasks of a job array are left to run.
+
+    Change, check and export it:
+        rebalance: Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
+        verify: Check a packed data set for damage.
+        export: Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
+
+    Choose how to pack:
+        profile: Measure iteration times and peak memory of your model on the GPUs of this machine.
+        groups: Find the length groups with the shortest epoch for your lengths, model and GPUs.
+        compare: Compare packing algorithms, balances or whole strategies side by side on your own lengths.
+        simulate: Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
+
+    Look at lengths, plans and sets:
+        stats: Report balance, padding and communication of a packed set, a token store or lengths.
+        report: Write a page with charts of a packed set, a plan or lengths, and what to try next.
+        show: Show a rank's packs as text: samples, loss masks, and the records they come from.
     """
+
+
+cli.help, _SECTIONS = sections_of(cli.help or "")
+COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in commands.items()}
+"""Commands, each with its line of the help, in the order of the help."""
 
 
 def main() -> None:
