@@ -161,9 +161,11 @@ def make_plan(
     skip_extensions()
     store = source / TOKENS
     of_store = StoreSamples(open_store(store))
-    resolved, choice = resolve_for(given, of_store.all)
-    resolved = resolved.noting(gpu_model=checked.config.gpu_model)
-    say_choice(choice)
+    resolved, choice = checked, None
+    if not given.groups or of_store.all.unit == "item" or checked.config.max_path_tokens:
+        resolved, choice = resolve_for(given, of_store.all)
+        resolved = resolved.noting(gpu_model=checked.config.gpu_model)
+        say_choice(choice)
     if say_options is not None:
         say_options(resolved.config)
     validation = resolved.config.validation
