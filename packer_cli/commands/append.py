@@ -241,13 +241,10 @@ def find_known(sources: Iterable[Source], folder: Path) -> list[CorpusFile]:
     Raises:
         InputError: an input is gone.
     """
-    files: list[CorpusFile] = []
-    for source in sources:
-        try:
-            files += find_files(source, output=str(folder))
-        except InputError as error:
-            raise InputError(f"{error}; {REMEDY}") from None
-    return files
+    try:
+        return [file for source in sources for file in find_files(source, output=str(folder))]
+    except InputError as error:
+        raise InputError(f"{error}; {REMEDY}") from None
 
 
 def require_known(cuts: Iterable[Cut], sources: Sequence[Source], index: StoreIndex) -> None:
