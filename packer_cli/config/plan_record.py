@@ -49,9 +49,8 @@ class PlannedConfig(StorePlanConfig, SetsAside):
         The capacity is that of the longest group, so that no sample is cut or dropped that training keeps. One GPU
         evaluates rows that several share while they train: that keeps no gradients, and activations of one layer.
         """
-        capacity, align = self.groups[-1].capacity, self.groups[-1].align
-        values = {name: getattr(self, name) for name in _OF_VALIDATION}
-        return {**values, "groups": (Group(capacity=capacity, align=align),), "align": align}
+        longest = Group(capacity=self.groups[-1].capacity, align=self.groups[-1].align)
+        return {**{name: getattr(self, name) for name in _OF_VALIDATION}, "groups": (longest,)}
 
     def follows(self, training: PlannedConfig) -> bool:
         """Whether this plan is of the samples that training sets aside."""

@@ -324,7 +324,8 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
 
 def validation_options(training: Resolved) -> Resolved:
     """Make the options that plan the samples which `--validation` sets aside."""
-    return resolve(validate(StorePlanConfig, training.config.of_validation())).noting(is_validation=True)
+    values = training.config.of_validation() | {"align": training.config.groups[-1].align}
+    return resolve(validate(StorePlanConfig, values)).noting(is_validation=True)
 
 
 @contextmanager
