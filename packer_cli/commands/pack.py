@@ -47,13 +47,14 @@ def pack(
     Raises:
         HbpackError: an option is wrong (a `UsageError`; nothing has been written), or the run failed (a `RunError`).
     """
+    workers = validate(WorkersConfig, options).workers
     tokenize = validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
     plan, write = validate(StorePlanConfig, options), validate(WriteConfig, options)
     from packer_cli.commands.engines import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     folder = as_path(output)
-    with make_engine(options.get("workers"), engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
+    with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
         from packer_cli.commands.output_folder import locked_output
         from packer_cli.commands.pack_corpus import pack_corpus
         from packer_cli.commands.write import refuse_remote_index

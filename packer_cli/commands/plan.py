@@ -45,7 +45,7 @@ from packer_cli.shards.manifest import is_of_plan
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.sizes import counted
 from packer_cli.startup import skip_extensions
-from packer_cli.tokens.index import TOKENS, read_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, read_index
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import open_store
 
@@ -103,9 +103,12 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> Plan:
     recorded = config_of_plan(source)
     config, given = recorded.with_options(options) if recorded else (validate(StorePlanConfig, options), None)
     require_plan(config, given)
-    # For a wrong name, report the missing store, not an unusable output folder.
-    require_tokens(source / TOKENS)
-    checked = check_options(config, read_index(source / TOKENS).unit, given or ())
+    store = source / TOKENS
+    unit = read_index(store).unit if (store / INDEX_NAME).exists() else None
+    checked = check_options(config, unit, given or ())
+    if unit is None:  # For a wrong name, report the missing store, not an unusable output folder.
+        require_tokens(store)
+        read_index(store)
     if recorded is not None and not config.has_gpu_model:
         checked = checked.noting(gpu_model=recorded.gpu_model)
     with locked_output(folder):

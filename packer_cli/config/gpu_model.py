@@ -73,7 +73,8 @@ def load_models(config: PlanConfig, what: str) -> tuple[GpuModel | None, Profile
     try:
         return load_gpu_model(config, config.gpus, what, config.lockstep, for_memory=True), profile
     except ConfigError:
-        if profile is None or profile.num_gpus > config.gpus or config.used_algorithm != "hbp":
+        algorithm = config.used_algorithm
+        if profile is None or profile.num_gpus > config.gpus or algorithm != "hbp":
             raise
         return None, profile
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from packer_cli.config.fields import AutoGroupsConfig, default_of
+from packer_cli.config.messages import validate
 from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.tokens import SetsAside
@@ -43,19 +44,20 @@ class PlannedConfig(StorePlanConfig, SetsAside):
     packages: dict[str, str] | None = None
     """The packages, with versions, of a strategy or a packing that is not hbpack's own."""
 
-    def of_validation(self) -> dict[str, Any]:
+    def of_validation(self) -> StorePlanConfig:
         """Return the options of the plan of the samples that this one sets aside: one epoch, each row on one GPU.
 
         The capacity is that of the longest group, so that no sample is cut or dropped that training keeps. One GPU
         evaluates rows that several share while they train: that keeps no gradients, and activations of one layer.
         """
-        longest = Group(capacity=self.groups[-1].capacity, align=self.groups[-1].align)
-        return {**{name: getattr(self, name) for name in _OF_VALIDATION}, "groups": (longest,)}
+        capacity, align = self.groups[-1].capacity, self.groups[-1].align
+        values = {name: getattr(self, name) for name in _OF_VALIDATION}
+        return validate(StorePlanConfig, {**values, "groups": [Group(capacity=capacity)], "align": align})
 
     def follows(self, training: PlannedConfig) -> bool:
         """Whether this plan is of the samples that training sets aside."""
-        wanted = training.of_validation()
-        return self.is_validation and all(getattr(self, name) == value for name, value in wanted.items())
+        wanted, names = training.of_validation(), (*_OF_VALIDATION, "groups")
+        return self.is_validation and all(getattr(self, name) == getattr(wanted, name) for name in names)
 
     @property
     def planner(self) -> Strategy:

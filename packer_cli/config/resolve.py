@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config.fields import OF_AUTO
-from packer_cli.config.messages import TreesError, option_name, validate
-from packer_cli.config.plan_options import PlanConfig, StorePlanConfig
+from packer_cli.config.messages import TreesError, option_name
+from packer_cli.config.plan_options import PlanConfig
 from packer_cli.config.plan_record import PlannedConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
@@ -324,8 +324,7 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
 
 def validation_options(training: Resolved) -> Resolved:
     """Make the options that plan the samples which `--validation` sets aside."""
-    values = training.config.of_validation() | {"align": training.config.groups[-1].align}
-    return resolve(validate(StorePlanConfig, values)).noting(is_validation=True)
+    return resolve(training.config.of_validation()).noting(is_validation=True)
 
 
 @contextmanager
