@@ -147,7 +147,7 @@ def test_a_killed_run_goes_on(packed, chats, pack, tmp_path, monkeypatch, call):
         return wrapped
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "_write_draft", killing(plan._write_draft))
+        patch.setattr(plan, "write_plan", killing(plan.write_plan))
         patch.setattr(write.SetWriter, "complete", killing(write.SetWriter.complete))
         pack(tmp_path / "out", chats, "--validation", "10%", code=130)
     assert not (tmp_path / "out/hbpack.json").exists()
