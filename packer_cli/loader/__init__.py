@@ -2,7 +2,7 @@
 
 ::
 
-    hbpack.json --> storage.py    the contents of the set
+    hbpack.json --> storage.py    the contents of the set; the packs in its shards, fetched ahead
     ranks/...   --> resume.py     the packs that this rank reads, one row per iteration; epoch and position, and the
                                   sampler of a StatefulDataLoader that resumes by its own state
     shards/...  --> format/shards.py   memory-mapped packs, numpy views without a copy
@@ -10,8 +10,6 @@
     parallel/ <---- batch.py      padding, positions, labels, this rank's part of the row;
                         |         passes.py: the passes over its tokens; trees.py: rows whose samples share prefixes
                     formats/      adapters: the keys that a trainer expects; transfer.py: from a worker
-                        |
-                    reader.py     the packs of rows, shards fetched ahead
                         |
                     dataset.py    PackedDataset: map-style torch data set, resume state
 
