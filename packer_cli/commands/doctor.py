@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from packer_cli.engine.local import default_workers
-from packer_cli.engine.memory import available_memory
+from packer_cli.engine.local import available_memory, default_workers
 from packer_cli.errors import ConfigError
 from packer_cli.format.records import in_json
 from packer_cli.plugins import Registry

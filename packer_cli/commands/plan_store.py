@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.commands.output_folder import RejectedRecord, store_rejects
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.resolve import Resolved, load_model, resolve, size_rule
-from packer_cli.engine.memory import available_memory
+from packer_cli.engine.local import available_memory
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME

@@ -226,11 +226,27 @@ class ArrayIds:
 class TaskShare:
     """The share of an output that a run makes; of an ordinary run, all of it, which leaves no records."""
 
-    def __init__(self, records: ArrayRecords, task: ArrayTask = ArrayTask(0, 1)) -> None:
-        """Make the share of this task."""
-        self._records, self.task = records, task
+    def __init__(
+        self,
+        records: ArrayRecords,
+        task: ArrayTask = ArrayTask(0, 1),
+        ids: ArrayIds | None = None,
+        announce: Callable[[str], Collection[str]] = lambda fingerprint: (),
+    ) -> None:
+        """Make the share of this task.
+
+        Args:
+            ids: the source of the task's number.
+            announce: makes known that the task joins the pin of this fingerprint, as long as it runs. Returns the
+                fingerprints that the other running tasks have joined. A pin that is not among them and has no records
+                binds nobody.
+        """
+        self._records, self.task, self._announce = records, task, announce
         self.finished: Mapping[str, FinishedPart] = {}
         """The parts of the share, by name, once it is recorded."""
+        is_all = ids is not None and ids.num_tasks == task.num_tasks  # Otherwise the ids are of a few tasks only.
+        first, step = (ids.first, ids.step) if ids and is_all else (0, 1)
+        self._mine = Pin(num_tasks=task.num_tasks, first_id=first, id_step=step, agreed={})
 
     @property
     def is_whole(self) -> bool:
@@ -245,47 +261,9 @@ class TaskShare:
         Raises:
             ConfigError: this task does not agree with the others.
         """
-        self._records.reset()
-
-    def start_over(self) -> None:
-        """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
-
-    def record(self, parts: Mapping[str, FinishedPart]) -> None:
-        """Record that the task is done, with its parts, by name, in order.
-
-        Raises:
-            ConfigError: the other tasks have agreed on something else meanwhile.
-        """
-        self.finished = parts
-
-
-def merged(parts: Sequence[Mapping[str, FinishedPart]]) -> dict[str, FinishedPart]:
-    """Merge the parts of all tasks, by name, in order."""
-    return {name: part for each in parts for name, part in each.items()}
-
-
-class ArrayShare(TaskShare):
-    """The share of one task of a job array."""
-
-    def __init__(
-        self, records: ArrayRecords, task: ArrayTask, ids: ArrayIds, announce: Callable[[str], Collection[str]]
-    ) -> None:
-        """Make the share of this task.
-
-        Args:
-            ids: the source of the task's number.
-            announce: makes known that the task joins the pin of this fingerprint, as long as it runs. Returns the
-                fingerprints that the other running tasks have joined. A pin that is not among them and has no records
-                binds nobody.
-        """
-        super().__init__(records, task)
-        self._announce = announce
-        is_all = ids.num_tasks == task.num_tasks  # Otherwise the ids are those of a few tasks only.
-        first, step = (ids.first, ids.step) if is_all else (0, 1)
-        self._mine = Pin(num_tasks=task.num_tasks, first_id=first, id_step=step, agreed={})
-
-    def join(self, agreed: dict[str, str]) -> None:
-        """See `TaskShare`."""
+        if self.is_whole:
+            self._records.reset()
+            return
         self._mine = replace(self._mine, agreed={**agreed, "the release of hbpack": __version__})
         running = self._announce(self._mine.fingerprint)
         pin = self._records.pin()
@@ -297,12 +275,19 @@ class ArrayShare(TaskShare):
         self._records.path(self.task.index).unlink(missing_ok=True)
 
     def start_over(self) -> None:
-        """See `TaskShare`."""
-        remove_work(self._records.work)
+        """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
+        if not self.is_whole:
+            remove_work(self._records.work)
 
     def record(self, parts: Mapping[str, FinishedPart]) -> None:
-        """See `TaskShare`."""
-        super().record(parts)
+        """Record that the task is done, with its parts, by name, in order.
+
+        Raises:
+            ConfigError: the other tasks have agreed on something else meanwhile.
+        """
+        self.finished = parts
+        if self.is_whole:
+            return
         self._check()
         listed = [{"name": name, **part.value()} for name, part in parts.items()]
         write_json(self._records.path(self.task.index), {"pin": self._mine.fingerprint, "parts": listed})
@@ -343,3 +328,8 @@ class ArrayShare(TaskShare):
                     f"task {self.task} and the tasks before it differ in {name}; run all tasks with the same, or "
                     f"remove {str(self._records.folder)!r} to start over (finished parts that fit are kept)"
                 )
+
+
+def merged(parts: Sequence[Mapping[str, FinishedPart]]) -> dict[str, FinishedPart]:
+    """Merge the parts of all tasks, by name, in order."""
+    return {name: part for each in parts for name, part in each.items()}

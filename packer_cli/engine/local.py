@@ -10,13 +10,22 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from packer_cli.engine.processes import Died, Worker, interrupts_end_servers, process_context, starting_workers
+from packer_cli.engine.processes import (
+    Died,
+    Worker,
+    interrupts_end_servers,
+    outcome_of,
+    process_context,
+    starting_workers,
+    to_bytes,
+)
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.signals import interrupts_later
 from packer_cli.errors import HbpackError
@@ -106,6 +115,45 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
+def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return bytes of memory that this process may have: the machine's, or its control group's limit; None if unknown.
+
+    Args:
+        groups: where the control groups are mounted.
+    """
+    limits = []
+    with suppress(ValueError, OSError, AttributeError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limits += filter(None, map(_limit, _limit_files(groups)))
+    return min(limits, default=None)
+
+
+def _limit_files(groups: Path) -> list[Path]:
+    """List the files with the limits of this process's control group, and of those around it (versions 2 and 1)."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]  # Those of a container.
+    for line in lines:
+        _, controllers, own = line.split(":", 2)
+        root, name = groups, "memory.max"
+        if controllers:
+            root, name = groups / "memory", "memory.limit_in_bytes"
+            if "memory" not in controllers.split(","):
+                continue
+        place = root / own.lstrip("/")
+        files += [folder / name for folder in (place, *place.parents) if folder.is_relative_to(root)]
+    return files
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # `max` is no limit.
+        return None
+
+
 class LocalEngine(Engine):
     """Runs tasks on worker processes; with one worker, in this process, unless they may crash.
 
@@ -173,8 +221,8 @@ class LocalEngine(Engine):
                 while todo and len(numbers) < self.workers:
                     self._give(todo, numbers, self._idle.pop() if self._idle else self._start(), function)
                 for connection in wait(list(numbers)):
+                    outcome = outcome_of(self._busy[connection].receive())
                     number, worker = numbers.pop(connection), self._busy.pop(connection)
-                    outcome = worker.receive()
                     if self._isolates:
                         worker.end()
                     elif isinstance(outcome, Died):
@@ -193,7 +241,7 @@ class LocalEngine(Engine):
         number, task = todo.popleft()
         numbers[worker.connection] = number
         self._busy[worker.connection] = worker
-        worker.send(function, task)
+        worker.send(to_bytes(function, task))
 
     def _kill_busy(self) -> None:
         while self._busy:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask, TaskShare
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask, TaskShare
 from packer_cli.engine.local import Engine
 from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import Stopwatch, say
@@ -85,7 +85,7 @@ def produce(output: Output[Result], engine: Engine, ids: ArrayIds | None = None)
         add_note(output.folder, lock, word)
         return [holder.note for holder in find_holders(output.folder) if holder.task != lock]
 
-    share, watch = ArrayShare(records, task, ids, announce), Stopwatch()
+    share, watch = TaskShare(records, task, ids, announce), Stopwatch()
     with output.hold(lock):
         was_complete = output.make_share(engine, share) is not None
     if was_complete:
@@ -114,7 +114,7 @@ def make_whole(output: Output[Result], engine: Engine) -> Result:
     return result
 
 
-def _complete(output: Output[Result], engine: Engine, share: ArrayShare) -> Result | None:
+def _complete(output: Output[Result], engine: Engine, share: TaskShare) -> Result | None:
     """Complete an output if all tasks are done; None if one runs at this moment, which then does the same.
 
     The records go last, so that a run that is killed is followed by one that completes the output again.

@@ -60,23 +60,18 @@ class Died:
             raise RunError(f"a worker process failed: {self}; run the same command again to go on")
 
 
-class _RemoteTracebackError(Exception):
-    """The worker's traceback, attached to its error as the cause."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 def to_bytes(function: Callable[[Any], Any], task: Any) -> bytes:
     """Write a task as a worker receives it."""
     return pickle.dumps((function, task))
 
 
-def outcome_of(answer: bytes) -> Any:
-    """Return the result that a worker sent. Raises the task's own error."""
-    is_error, outcome, text = pickle.loads(answer)
+def outcome_of(answer: bytes | Died) -> Any:
+    """Return the result that a worker sent, or `Died`. Raises the task's own error."""
+    if isinstance(answer, Died):
+        return answer
+    is_error, outcome = pickle.loads(answer)
     if is_error:
-        raise outcome from _RemoteTracebackError(text)
+        raise outcome
     return outcome
 
 
@@ -90,27 +85,12 @@ class Worker:
             self._process.start()
         theirs.close()  # Otherwise the pipe would stay open after the process ends.
 
-    def send(self, function: Callable[[Any], Any], task: Any) -> None:
-        """Send a task; if the process is gone, `receive` reports it."""
-        self.send_bytes(to_bytes(function, task))
-
-    def receive(self) -> Any:
-        """Receive the result of the task, or `Died` if the process ended. Raises the task's own error."""
-        answer = self.receive_bytes()
-        if isinstance(answer, Died):
-            return answer
-        try:
-            return outcome_of(answer)
-        except Exception:
-            self.end()
-            raise
-
-    def send_bytes(self, message: bytes) -> None:
-        """Send what `to_bytes` made."""
+    def send(self, message: bytes) -> None:
+        """Send what `to_bytes` made; if the process is gone, `receive` reports it."""
         with suppress(BrokenPipeError):
             self.connection.send_bytes(message)
 
-    def receive_bytes(self) -> bytes | Died:
+    def receive(self) -> bytes | Died:
         """Receive the answer, for `outcome_of`."""
         try:
             message: bytes = self.connection.recv_bytes()
@@ -152,21 +132,23 @@ def _serve(connection: Connection) -> None:
             function, task = connection.recv()
         except (EOFError, OSError):
             return
-        answer: tuple[bool, Any, str]
+        answer: tuple[bool, Any]
         try:
-            answer = (False, function(task), "")
+            answer = (False, function(task))
         except Exception as error:
-            answer = (True, _sendable(error), traceback.format_exc())
+            answer = (True, _sendable(error))
         with suppress(BrokenPipeError):  # Interrupted: nobody is listening, and nothing should be printed.
             connection.send(answer)
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error, or a RunError with its text if it cannot be pickled."""
+    """Return the error, or a RunError with its text if it cannot be pickled, with a note of its traceback."""
+    note = traceback.format_exc()
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RunError(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        error = RunError(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    error.add_note(note)
     return error
 
 

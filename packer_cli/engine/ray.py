@@ -20,7 +20,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from packer_cli.engine.local import Engine, Result, Task, default_workers
@@ -72,7 +72,8 @@ class RayEngine(Engine):
         ray = self._start()
         submit = ray.remote(relay).options(num_cpus=1, max_retries=0).remote
         place = (__version__, os.getcwd(), self._preload)
-        work = function if self._is_own else Synced(function)  # On one machine, whoever commits the files syncs them.
+        # On one machine, whoever commits the files syncs them.
+        work = function if self._is_own else partial(run_synced, function)
         todo = deque(range(len(tasks)))
         tries: Counter[int] = Counter()
         running: dict[Any, int] = {}
@@ -131,7 +132,7 @@ def _ended(ray: Any, running: list[Any]) -> list[Any]:
 def _outcome(ray: Any, ref: Any) -> Any:
     """Return the result of a task, `Died`, or `_Lost`. Raises the task's own error."""
     try:
-        answer: bytes | Died | Unstarted = ray.get(ref)
+        answer: bytes | Died | _Lost = ray.get(ref)
     except ray.exceptions.RayTaskError as error:  # From `relay`, or from importing it.
         if isinstance(error.cause, RunError):
             raise error.cause from None
@@ -143,11 +144,9 @@ def _outcome(ray: Any, ref: Any) -> Any:
         return _Lost(_one_line(error.cause))
     except ray.exceptions.RayError as error:  # A worker that was killed, a node that is gone, or their objects.
         return _Lost(_one_line(error).split(". ")[0])
-    if isinstance(answer, Unstarted):
-        return _Lost(answer.reason)
     if isinstance(answer, Died) and not answer.is_crash:
         return _Lost(str(answer))
-    return answer if isinstance(answer, Died) else outcome_of(answer)
+    return answer if isinstance(answer, _Lost) else outcome_of(answer)
 
 
 def _one_line(error: BaseException) -> str:
@@ -287,29 +286,16 @@ _POLL_SECONDS = 0.2
 _worker: Worker | None = None
 
 
-@dataclass(frozen=True)
-class Synced:
-    """A function whose files are on the disk when it returns: no other machine sees what this one has in memory."""
-
-    function: Callable[[Any], Any]
-
-    def __call__(self, task: Any) -> Any:
-        """Run a task."""
-        result = self.function(task)
-        if isinstance(result, Written):
-            result.sink.sync()
-        return result
+def run_synced(function: Callable[[Any], Any], task: Any) -> Any:
+    """Run a task, and sync the files that it wrote: no other machine sees what this one has in memory."""
+    result = function(task)
+    if isinstance(result, Written):
+        result.sink.sync()
+    return result
 
 
-@dataclass(frozen=True)
-class Unstarted:
-    """A task whose process could not be started."""
-
-    reason: str
-
-
-def relay(message: bytes, release: str, folder: str, preload: tuple[str, ...]) -> bytes | Died | Unstarted:
-    """Run a task: the worker's answer, or how it ended, or that it has not begun.
+def relay(message: bytes, release: str, folder: str, preload: tuple[str, ...]) -> bytes | Died | _Lost:
+    """Run a task: the worker's answer, or how it ended, or why its process could not be started.
 
     Args:
         message: from `to_bytes`.
@@ -331,13 +317,13 @@ def relay(message: bytes, release: str, folder: str, preload: tuple[str, ...]) -
         try:
             _worker = Worker(process_context(preload))
         except (OSError, EOFError, RunError) as error:
-            return Unstarted(str(error) or type(error).__name__)
+            return _Lost(str(error) or type(error).__name__)
     worker, _worker = _worker, None
     try:
-        worker.send_bytes(message)
+        worker.send(message)
         while not worker.connection.poll(_POLL_SECONDS):
             pass  # Where a canceled task is interrupted.
-        answer = worker.receive_bytes()
+        answer = worker.receive()
     except BaseException:
         worker.kill()
         raise

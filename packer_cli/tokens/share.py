@@ -11,7 +11,7 @@ from pathlib import Path
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.corpus.versions import content_of
-from packer_cli.engine.array import ArrayShare
+from packer_cli.engine.array import TaskShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError
 from packer_cli.files import fingerprint, remove_temporaries
@@ -96,7 +96,7 @@ Read = dict[int, tuple[str, str]]
 
 
 def require_one_version(
-    share: ArrayShare,
+    share: TaskShare,
     parts: Sequence[Mapping[str, FinishedPart]],
     sources: Sequence[Source],
     files: Sequence[CorpusFile],

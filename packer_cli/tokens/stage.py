@@ -19,7 +19,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
-from packer_cli.engine.array import ArrayRecords, ArrayShare, TaskShare, merged
+from packer_cli.engine.array import ArrayRecords, TaskShare, merged
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Output
 from packer_cli.engine.parts import Parts, find_listing
@@ -205,7 +205,7 @@ class StoreOutput(Output[StoreIndex]):
         finished = merged(parts)
         if not finished:
             raise RunError(no_data([source.name for source in sources]))
-        if isinstance(share, ArrayShare):
+        if not share.is_whole:
             require_one_version(share, parts, sources, files)
         index = index_of(self._header, finished.values())
         self._check_rejected(index.total("num_refused"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.cli.options import array_ids
-from packer_cli.engine.array import ArrayRecords, ArrayShare, ArrayTask
+from packer_cli.engine.array import ArrayRecords, ArrayTask, TaskShare
 from packer_cli.errors import ConfigError
 
 
@@ -77,12 +77,12 @@ def test_a_scheduler_that_does_not_say_enough(tmp_path, environment, message):
     assert str(error.value) == message
 
 
-def joined(work: Path, shard: str | None, environment: dict[str, str], agreed: str = "a", running=()) -> ArrayShare:
+def joined(work: Path, shard: str | None, environment: dict[str, str], agreed: str = "a", running=()) -> TaskShare:
     records = ArrayRecords(work)
     ids = array_ids(shard, environment)
     assert ids is not None
     task = records.find_task(ids)
-    share = ArrayShare(records, task, ids, lambda pin: running)
+    share = TaskShare(records, task, ids, lambda pin: running)
     share.join({"the options": agreed})
     return share
 

@@ -11,7 +11,7 @@ from packer_cli.commands import plan_store
 from packer_cli.commands.plan_store import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
-from packer_cli.engine.memory import available_memory
+from packer_cli.engine.local import available_memory
 from packer_cli.errors import RunError
 from packer_cli.plan.core.samples import Samples
 

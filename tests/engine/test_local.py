@@ -58,14 +58,14 @@ def test_one_worker_is_this_process_but_for_risky_tasks() -> None:
 def test_errors_come_over(number: int, error: type[Exception]) -> None:
     with pytest.raises(error) as caught, LocalEngine(2) as engine:
         list(engine.run(task, [1, number, 2]))
-    assert "in task" in str(caught.value.__cause__)
+    assert "in task" in caught.value.__notes__[0]
 
 
 def test_an_error_that_cannot_come_over_gives_its_text() -> None:
     with pytest.raises(RunError) as caught, LocalEngine(2) as engine:
         list(engine.run(task, [1, 15, 2]))
     assert str(caught.value) == "OddError: 7 or eleven"
-    assert "in task" in str(caught.value.__cause__)
+    assert "in task" in caught.value.__notes__[0]
 
 
 def test_a_killed_worker_ends_the_run() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import psutil
 
-from packer_cli.engine.processes import Worker, end_servers, process_context
+from packer_cli.engine.processes import Worker, end_servers, outcome_of, process_context, to_bytes
 
 
 def server_of(*preload: str, **settings: str) -> int:
     """The process id of the server with these imports and settings."""
     worker = Worker(process_context(preload, settings))
-    worker.send(eval, "__import__('os').getppid()")
-    server = worker.receive()
+    worker.send(to_bytes(eval, "__import__('os').getppid()"))
+    server = outcome_of(worker.receive())
     worker.end()
     return server
 

@@ -56,7 +56,7 @@ def test_outcomes_are_those_of_the_local_engine(address):
         for number, error in ((13, InputError), (14, UnicodeDecodeError)):
             with pytest.raises(error) as caught:
                 list(engine.run(task, [1, number, 2]))
-            assert "in task" in str(caught.value.__cause__)
+            assert "in task" in caught.value.__notes__[0]
 
 
 def test_a_task_whose_worker_is_killed_runs_again(address, tmp_path):
