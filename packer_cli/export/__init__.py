@@ -10,7 +10,7 @@
                         |
                     stage.py     parts on threads, kept if whole when a killed run goes on
                         |
-                    formats.py   the registry; one format a file: megatron, nemo, xtuner, parquet, ...
+                    formats.py   the registry; the formats: binary.py, nemo_rl.py, parquet.py, saved.py, xtuner.py
                         |
                     saved.py     formats that load_from_disk opens: automodel, trl, llamafactory, ms-swift
                         |

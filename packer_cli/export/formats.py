@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from packer_cli.export.job import Format
 
 OWN = {
-    "megatron": "packer_cli.export.megatron:Exporter",
-    "nemo": "packer_cli.export.nemo:Exporter",
+    "megatron": "packer_cli.export.binary:Megatron",
+    "nemo": "packer_cli.export.parquet:Nemo",
     "nemo-rl": "packer_cli.export.nemo_rl:Exporter",
     "automodel": "packer_cli.export.saved:Automodel",
     "trl": "packer_cli.export.saved:Trl",
     "llamafactory": "packer_cli.export.saved:LlamaFactory",
     "ms-swift": "packer_cli.export.saved:MsSwift",
     "xtuner": "packer_cli.export.xtuner:Exporter",
-    "parquet": "packer_cli.export.parquet:Exporter",
-    "mds": "packer_cli.export.mds:Exporter",
+    "parquet": "packer_cli.export.parquet:Plain",
+    "mds": "packer_cli.export.binary:Mds",
 }
 """Formats of hbpack's own by name."""
 

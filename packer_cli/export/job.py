@@ -49,8 +49,8 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportRequest:
-    """Request of an export: its source, and its output."""
+class Job:
+    """One export."""
 
     source: Path
     """The packed set."""
@@ -58,12 +58,6 @@ class ExportRequest:
     folder: Path
     """The output."""
     header: ExportHeader
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job(ExportRequest):
-    """One export."""
-
     format: Format
     packed: PackedSet
     groups: tuple[int, ...]
@@ -101,11 +95,6 @@ class Job(ExportRequest):
     def capacity(self) -> int:
         """Most tokens that a row may hold."""
         return max(self.manifest.groups[group].capacity for group in self.groups)
-
-    @property
-    def pad_token_id(self) -> int:
-        """Pads rows, as in the loader."""
-        return self.manifest.pad_token_id
 
     def batches(self, first: int, stop: int, max_rows: int = _ROWS_PER_BATCH) -> Iterator[Int64Array]:
         """Yield the packs of rows `first .. stop - 1`, at most `max_rows` and about TOKENS_PER_BATCH tokens a time."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from packer_cli.format.checksums import require_damage
 
@@ -33,16 +34,6 @@ class ExportHeader(TypedDict):
     fingerprint: str
 
 
-class ListedFile(TypedDict):
-    """A file, or a part of one, as `FileRange.value` gives it."""
-
-    path: str
-    offset: int
-    num_bytes: int
-    xxh3: str
-    is_shared: bool
-
-
 class ExportListing(ExportHeader):
     """Listing of a finished export."""
 
@@ -53,7 +44,7 @@ class ExportListing(ExportHeader):
     capacity: int
     parts: list[dict[str, int]]
     """Facts that `Format.write_part` gave."""
-    files: list[ListedFile]
+    files: list[Mapping[str, Any]]
     """Files as `FileRange.value` gives them."""
 
 

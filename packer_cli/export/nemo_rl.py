@@ -94,7 +94,7 @@ class Exporter(Format):
             InputError: an input is gone or has changed, or a sample has no place in the format.
             FormatError: the token store of the set is damaged.
         """
-        records = SetRecords.of(job.source)
+        records = SetRecords(job.source)
         _check_plain_content(job.manifest, records)
         wanted = _wanted_samples(job, parts, records)
         num_wanted = int(wanted.sum())

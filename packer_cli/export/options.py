@@ -13,28 +13,24 @@ from packer_cli.config.models import ExportConfig
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, load_format
-from packer_cli.export.job import ExportRequest
 from packer_cli.export.listing import NAME, WORK, ExportHeader, read_record
 from packer_cli.files import fingerprint
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ranks import read_rank_rows
-from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import format_tokens, parse_tokens
 
 EXPORT_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes raises it."""
 
 
-def describe_export(options: ExportConfig, source: Path, folder: Path) -> ExportRequest:
-    """Describe what is asked for of the packed set `source`; the header decides every byte of the export.
+def describe_export(options: ExportConfig, source: Path, manifest: Manifest) -> ExportHeader:
+    """Describe what is asked for of the packed set `source`: the facts that decide every byte of the export.
 
     Raises:
-        InputError, FormatError: `source` holds no packed set.
         ConfigError: an option does not fit the set or the format.
     """
     format = load_format(options.format)
-    manifest = read_manifest(source)
     remedy = 'train on it with PackedDataset(..., format="tree"), or pack data without pairs and groups, and with '
     manifest.require_samples(repr(str(source)), "exports have", f"{remedy}--turns whole")
     groups = tuple(choose_groups(manifest, options.groups))
@@ -73,7 +69,7 @@ def describe_export(options: ExportConfig, source: Path, folder: Path) -> Export
     if (package := FORMATS.package(options.format)) is not None:
         header["package"] = package
     header["fingerprint"] = fingerprint(header)
-    return ExportRequest(source=source, manifest=manifest, folder=folder, header=cast("ExportHeader", header))
+    return cast("ExportHeader", header)
 
 
 def is_same_export(folder: Path, entries: list[str], header: ExportHeader) -> bool:
@@ -123,14 +119,15 @@ def choose_groups(manifest: Manifest, text: str | None) -> list[int]:
     for word in (word.strip() for word in text.split(",")):
         found = [number for number, group in enumerate(manifest.groups) if _is_named(group, word)]
         if len(found) != 1:
-            known = ", ".join(f"{_spelled(group)} ({group.name})" for group in manifest.groups)
+            known = ", ".join(f"{spelled(group)} ({group.name})" for group in manifest.groups)
             rule = "fits several groups" if found else "is not a group"
             raise ConfigError(f"--groups: {word!r} {rule} of this set; it has {known}")
         chosen.add(found[0])
     return sorted(chosen)
 
 
-def _spelled(group: GroupInfo) -> str:
+def spelled(group: GroupInfo) -> str:
+    """Write a group as `--groups` takes it: CAPACITY:SP_DEGREE."""
     return f"{format_tokens(group.capacity)}:{group.sp_size}"
 
 
@@ -148,7 +145,7 @@ def check_one_capacity(format_name: str, manifest: Manifest, groups: Sequence[in
     """Raise ConfigError for groups of different capacities, for a format whose rows all have the same length."""
     chosen = [manifest.groups[group] for group in groups]
     if len({group.capacity for group in chosen}) > 1:
-        names = [_spelled(group) for group in chosen]
+        names = [spelled(group) for group in chosen]
         if len(set(names)) < len(names):  # Groups of unlike layouts may have equal capacities.
             names = [group.name for group in chosen]
         raise ConfigError(

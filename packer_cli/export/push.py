@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -20,13 +20,14 @@ from packer_cli.engine.progress import Progress
 from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError
 from packer_cli.export.formats import load_format
 from packer_cli.export.listing import NAME, ExportListing
+from packer_cli.export.options import spelled
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.repair import find_damaged, set_files
-from packer_cli.sizes import counted, format_tokens
+from packer_cli.sizes import counted
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def push_set(options: PushOptions, folder: Path, engine: Engine, progress: Progr
         for name in manifest.planned.sets
         for path in _intact(folder / name, engine, progress)
     ]
-    return _push(options, folder, files, lambda name: card_of(manifest, None, name, options.license))
+    return _push(options, folder, files, manifest, None)
 
 
 def push_export(options: PushOptions, folder: Path, manifest: Manifest, listing: ExportListing) -> str:
@@ -101,7 +102,7 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest, listing:
         listing: what the export says of itself.
     """
     files = [NAME, *dict.fromkeys(file["path"] for file in listing["files"])]
-    return _push(options, folder, files, lambda name: card_of(manifest, listing, name, options.license))
+    return _push(options, folder, files, manifest, listing)
 
 
 def _intact(folder: Path, engine: Engine, progress: Progress) -> list[str]:
@@ -114,7 +115,9 @@ def _intact(folder: Path, engine: Engine, progress: Progress) -> list[str]:
     return [MANIFEST_NAME, *(file.path for file in files)]
 
 
-def _push(options: PushOptions, folder: Path, files: list[str], card: Callable[[str], str]) -> str:
+def _push(
+    options: PushOptions, folder: Path, files: list[str], manifest: Manifest, listing: ExportListing | None
+) -> str:
     """Commit files, of which the first describes the whole, and remove what an earlier push wrote besides.
 
     Raises:
@@ -136,7 +139,7 @@ def _push(options: PushOptions, folder: Path, files: list[str], card: Callable[[
             raise OutputError(f"--push-to-hub: the data set {name} on the Hub holds other files; give another name")
         stale = _written_before(api, name, there, files[0]) - set(files)
         added = [CommitOperationAdd(path, str(inside(folder, path))) for path in files]
-        added.append(CommitOperationAdd(CARD, card(name).encode()))
+        added.append(CommitOperationAdd(CARD, card_of(manifest, listing, name, options.license).encode()))
         removed = [CommitOperationDelete(path) for path in sorted(stale)]
         message = f"Pushed by hbpack {__version__}"
         api.create_commit(
@@ -203,7 +206,7 @@ def card_of(manifest: Manifest, listing: ExportListing | None, name: str, licens
     environment.filters |= {
         "counted": counted,
         "number": "{:,}".format,
-        "spelled": lambda group: f"{format_tokens(group.capacity)}:{group.sp_size}",
+        "spelled": spelled,
         "without_folders": _without_folders,
         "cell": lambda text: text.replace("\\", "\\\\").replace("|", "\\|"),
     }

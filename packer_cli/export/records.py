@@ -34,7 +34,7 @@ from packer_cli.remote.local import map_file
 from packer_cli.remote.names import path_from
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.tokens.index import PartFile, StoreIndex
-from packer_cli.tokens.store import TokenStore, open_store
+from packer_cli.tokens.store import open_store
 
 _REMEDY = "put it back as it was, or run hbpack pack again"
 
@@ -42,13 +42,7 @@ _REMEDY = "put it back as it was, or run hbpack pack again"
 class SetRecords:
     """The records of the samples of a packed set, and the token store, which says where they are."""
 
-    def __init__(self, store: TokenStore) -> None:
-        self.store = store
-        self._files: dict[tuple[int, str], CorpusFile] = {}
-        """By source, and by path as the store has it; those of a source are looked for when first needed."""
-
-    @classmethod
-    def of(cls, source: Path) -> SetRecords:
+    def __init__(self, source: Path) -> None:
         """Open the records of the packed set in a folder.
 
         Raises:
@@ -58,17 +52,18 @@ class SetRecords:
         header = read_plan_header(source / PLAN_NAME)
         folder = path_from(source, header.store)
         try:
-            store = open_store(folder)
+            self.store = open_store(folder)
         except InputError:
             raise InputError(
                 f"the token store {str(folder)!r} is gone, which says where the samples of {str(source)!r} are from; "
                 "run hbpack pack again, without --no-keep-tokens"
             ) from None
-        if store.index.fingerprint != header.store_fingerprint:
+        if self.store.index.fingerprint != header.store_fingerprint:
             raise FormatError(
                 f"the token store {str(folder)!r} has changed since the plan was made; run hbpack pack again"
             )
-        return cls(store)
+        self._files: dict[tuple[int, str], CorpusFile] = {}
+        """By source, and by path as the store has it; those of a source are looked for when first needed."""
 
     def where(self, sample: int) -> str:
         """Return the file and line of a sample's record, for people."""

@@ -91,7 +91,7 @@ class Automodel(SavedDataset):
         capacity, packs = job.capacity, job.packs[rows]
         lengths = job.packed.sample_lengths(packs)
         sizes = job.aligned(lengths, packs)
-        ids = pad_samples(job.packed.lists("input_ids", packs), lengths, sizes, job.pad_token_id)
+        ids = pad_samples(job.packed.lists("input_ids", packs), lengths, sizes, job.manifest.pad_token_id)
         labels = pad_samples(shifted(labels_of(job.packed, packs)), lengths, sizes, NO_LOSS)
         last = sizes.offsets[1:] - 1
         with_pads = sizes.values.copy()
@@ -99,7 +99,7 @@ class Automodel(SavedDataset):
         begin = np.diff(ids.offsets) - sizes.values[last]  # Where the last sample begins in its row.
         going_on = (np.arange(capacity) - begin[:, None]).astype(np.int32)
         return [
-            padded(ids, capacity, job.pad_token_id),
+            padded(ids, capacity, job.manifest.pad_token_id),
             padded(labels, capacity, NO_LOSS),
             padded(positions_of(sizes, ids.offsets), capacity, going_on),
             lengths,
@@ -155,7 +155,7 @@ class LlamaFactory(SavedDataset):
         length = -(-job.capacity // _MULTIPLE) * _MULTIPLE
         ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)
         return [
-            padded(ids, length, job.pad_token_id),
+            padded(ids, length, job.manifest.pad_token_id),
             padded(labels_of(job.packed, packs), length, NO_LOSS),
             padded(sample_numbers(lengths, ids.offsets), length, 0),
             padded(positions_of(lengths, ids.offsets), length, 0),
@@ -204,7 +204,7 @@ class MsSwift(SavedDataset):
         offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
         np.minimum(source, num_tokens, out=source)
-        ids = np.append(job.packed.lists("input_ids", packs).values, np.int32(job.pad_token_id))
+        ids = np.append(job.packed.lists("input_ids", packs).values, np.int32(job.manifest.pad_token_id))
         labels = np.append(labels_of(job.packed, packs).values, np.int32(NO_LOSS))
         each = Lists(offsets=np.arange(len(sizes) + 1), values=sizes)
         return [Lists(offsets, ids[source]), Lists(offsets, labels[source]), sizes, each]

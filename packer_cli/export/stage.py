@@ -25,13 +25,12 @@ from packer_cli.engine.progress import Progress, Stopwatch, progress_bar, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
-from packer_cli.export.job import ExportRequest, Job, Part, count_written, cut_parts
+from packer_cli.export.job import Job, Part, count_written, cut_parts
 from packer_cli.export.listing import (
     NAME,
     WORK,
     ExportHeader,
     ExportListing,
-    ListedFile,
     count_files,
     read_listing,
     read_record,
@@ -40,6 +39,7 @@ from packer_cli.export.options import choose_groups, describe_export, is_same_ex
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
 from packer_cli.folders import TaskLock, hold_folder
+from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.version import __version__
@@ -66,33 +66,37 @@ class _Work:
 
 @lru_cache(maxsize=1)
 def _open_work(source: Path, folder: Path, header: str, prepared: Hashable) -> _Work:
-    request = ExportRequest(source=source, manifest=read_manifest(source), folder=folder, header=json.loads(header))
-    return _Work(replace(_open_job(request, LocalEngine(1), to_check=()), prepared=prepared))
+    job = _open_job(source, read_manifest(source), folder, json.loads(header), LocalEngine(1), to_check=())
+    return _Work(replace(job, prepared=prepared))
 
 
-def _open_job(request: ExportRequest, engine: Engine, to_check: Collection[str]) -> Job:
+def _open_job(
+    source: Path, manifest: Manifest, folder: Path, header: ExportHeader, engine: Engine, to_check: Collection[str]
+) -> Job:
     """Open the job of what is asked for.
 
     Args:
         to_check: see `PackedSet`.
     """
-    manifest, header = request.manifest, request.header
     format = load_format(header["format"])
     groups = choose_groups(manifest, ",".join(header["groups"]))
     if header["epoch"] is None:
         packs = packs_by_id(manifest, groups)
     else:
-        packs = packs_by_use(request.source, manifest, groups, header["epoch"])
+        packs = packs_by_use(source, manifest, groups, header["epoch"])
     if not len(packs):
         raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
-    packed = PackedSet(request.source, manifest, groups, engine, to_check=to_check)
+    packed = PackedSet(source, manifest, groups, engine, to_check=to_check)
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
     row_bytes = format.row_bytes(num_tokens, num_samples)
     if header.get("loss_weights"):
         row_bytes = row_bytes + format.weight_bytes * num_tokens
     written = count_written(format, packed, manifest, packs)
     return Job(
-        **vars(request),
+        source=source,
+        manifest=manifest,
+        folder=folder,
+        header=header,
         format=format,
         packed=packed,
         groups=tuple(groups),
@@ -117,15 +121,13 @@ class Exporter(Output[ExportListing]):
         Raises:
             ConfigError: an option does not fit the set or the format.
         """
-        self._request = describe_export(options, source, folder)
-        self._watch = Stopwatch()
+        self._source, self._manifest, self._watch = source, read_manifest(source), Stopwatch()
+        self._header = describe_export(options, source, self._manifest)
         self.folder, self.work, self.listing = folder, folder / WORK, folder / NAME
 
     def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
         """See `Output`."""
-        return hold_folder(
-            self.folder, lambda entries: is_same_export(self.folder, entries, self._request.header), lock
-        )
+        return hold_folder(self.folder, lambda entries: is_same_export(self.folder, entries, self._header), lock)
 
     def make_share(self, engine: Engine, share: TaskShare) -> ExportListing | None:
         """See `Output`.
@@ -138,7 +140,7 @@ class Exporter(Output[ExportListing]):
             return self._make_share(engine, progress, share)
 
     def _make_share(self, engine: Engine, progress: Progress, share: TaskShare) -> ExportListing | None:
-        folder, header, manifest = self.folder, self._request.header, self._request.manifest
+        folder, header, manifest = self.folder, self._header, self._manifest
         is_complete = self.listing.exists()  # Otherwise a run that repaired it has not ended.
         joins = not (is_complete or share.is_whole)
         if joins:
@@ -148,7 +150,9 @@ class Exporter(Output[ExportListing]):
         to_check = [*shards, *manifest.tokens]
         own_files = share.task.share(to_check, [info.num_bytes for info in to_check])
         try:
-            job = self._job = _open_job(self._request, engine, {info.path for info in own_files})
+            job = self._job = _open_job(
+                self._source, manifest, folder, header, engine, {info.path for info in own_files}
+            )
         except FormatError:
             if joins:
                 share.start_over()  # The parts of the others may hold what is damaged.
@@ -202,7 +206,7 @@ class Exporter(Output[ExportListing]):
             "num_tokens": int(job.row_tokens().sum(dtype=np.int64)),
             "capacity": job.capacity,
             "parts": facts,
-            "files": [cast("ListedFile", file.value()) for file in (*ranges, *sink.files)],
+            "files": [file.value() for file in (*ranges, *sink.files)],
         }
         write_json(folder / NAME, listing)
         if share.is_whole:

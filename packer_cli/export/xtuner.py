@@ -59,7 +59,7 @@ class Exporter(Format):
                     file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(ranges)))
                     line += len(lengths.values)
         length = job.capacity
-        pads = {"input_ids": [job.pad_token_id] * length, "labels": [NO_LOSS] * length, "num_tokens": length}
+        pads = {"input_ids": [job.manifest.pad_token_id] * length, "labels": [NO_LOSS] * length, "num_tokens": length}
         with sink.file(_PAD_FILE) as file:
             file.write((json.dumps(pads) + "\n").encode())
         paths = [str((job.folder / path).absolute()) for path in (*(range_.path for range_ in ranges), _PAD_FILE)]

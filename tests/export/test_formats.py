@@ -83,7 +83,7 @@ def test_megatron_is_read_by_its_library(exported, in_use):
 
 @pytest.mark.parametrize(("vocab_size", "name"), [(65_499, "uint16"), (65_500, "int32"), (None, "int32")])
 def test_the_dtype_is_that_of_megatron(vocab_size, name):
-    from packer_cli.export.megatron import token_dtype
+    from packer_cli.export.binary import token_dtype
 
     manifest = SimpleNamespace(tokenizer=TokenizerInfo(vocab_size=vocab_size))
     assert token_dtype(manifest) == np.dtype(name)
@@ -251,11 +251,11 @@ def test_mds(exported, in_use):
 
 
 def test_mds_lengths_of_one_two_and_four_bytes():
-    from packer_cli.export import mds
+    from packer_cli.export import binary
 
     lengths = np.array([1, 255, 256, 3, 65_535, 65_536, 2])
-    encoded = [mds._encode({"input_ids": np.arange(length, dtype=np.int64)}) for length in lengths]
-    sizes = mds._row_sizes({"input_ids": "ndarray:int64"}, lengths, lengths)
+    encoded = [binary._encode({"input_ids": np.arange(length, dtype=np.int64)}) for length in lengths]
+    sizes = binary._row_sizes({"input_ids": "ndarray:int64"}, lengths, lengths)
     widths = [1, 1, 2, 1, 2, 4, 1]
     assert sizes.tolist() == [4 + 1 + width + 8 * n for n, width in zip(lengths, widths, strict=True)]
     for row, length, size in zip(encoded, lengths, sizes, strict=True):

@@ -174,7 +174,7 @@ def test_a_slice_of_a_large_file_each(repo, tmp_path, tokenizer, monkeypatch):
     assert slices == sorted(set(slices))  # Each slice once, in order.
     assert len(slices) > 5
     slices.clear()
-    records = SetRecords.of(packed)
+    records = SetRecords(packed)
     wanted = records.store.lengths() < 0
     wanted[[3, 290]] = True
     found = [(sample, document and document.messages) for sample, document in records.read(wanted)]

@@ -260,7 +260,7 @@ def test_megatron_files_are_joined(
     """Files that all parts share: from one run, from the tasks of an array, and after a kill."""
     near = tmp_path / "near"
     words = ("export", packed, "--to", "megatron", "--workers", 1)
-    monkeypatch.setattr("packer_cli.export.megatron.Exporter.shard_size", 2**14)
+    monkeypatch.setattr("packer_cli.export.binary.Megatron.shard_size", 2**14)
     assert hbpack(*words, "--output", near).code == 0
     wanted = tree(near)
     one, array = bucket / "one", bucket / "array"
