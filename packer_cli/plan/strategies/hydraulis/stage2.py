@@ -21,7 +21,7 @@ from numba import njit
 
 from packer_cli.plan.core.cost import GroupCosts, KernelCosts, tokens_and_work
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, even_out
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.stage1 import Step, deal_to_pipelines
@@ -159,7 +159,7 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
         kinds, slots = np.full(v, kind), Dealt(dealt, slot_tokens[:v], slot_work[:v])
         found = deal(lengths, kinds, costs, np.inf, slots)
         if found == np.inf:
-            found = deal(lengths, kinds, costs, np.inf, slots, True)
+            found = deal_by_room(lengths, kinds, costs, slots)
         if found == np.inf:
             continue
         enough = greatest + constant
