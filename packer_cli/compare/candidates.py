@@ -42,7 +42,7 @@ def candidates(own: Resolved, model: GpuModel) -> tuple[Resolved, ...]:
 
 def holds(plan: Resolved, model: GpuModel) -> bool:
     """Whether a full row of each group fits in memory, with as many layers checkpointed as the group says or needs."""
-    memory = (model.without_gathers() if plan.request.lockstep == 1 else model).memory
+    memory = model.of_lockstep(plan.request.lockstep).memory
     return all(choose_layers(group, memory).fits for group in plan.request.groups)
 
 

@@ -108,7 +108,7 @@ def fastest(requests: Sequence[PlanRequest], pieces: Pieces, simulator: Simulato
 
 def _estimate(request: PlanRequest, pieces: Pieces, model: GpuModel) -> float:
     """Estimate seconds of an epoch without waiting, each piece in full rows of the group where it takes least."""
-    model = model.of_lockstep("1" if request.lockstep == 1 else "all")
+    model = model.of_lockstep(request.lockstep)
     length = pieces.length.astype(np.float64)
     least = np.full(len(length), np.inf)
     for group in request.groups:

@@ -41,12 +41,14 @@ ALL = "all"
 """The value of `--strategies` for all of them."""
 
 _LONGEST = "longest"
+_NAIVE = ("isf", "none", "HBP's baseline, naive ISF packing")
+_SORTED = ("sorted", "sort", "samples of like length share a pack")
 _PADDED = (
     ("padded", "none", "random batches, as large as fit, padded to their longest sample"),
     ("padded:order=sorted", "sort", "batches of samples of like length, padded to their longest"),
     ("padded:batch=1", "none", "one sample a row without padding, shuffled"),
 )
-"""Packing, balance and note of the baselines that do not pack."""
+"""Packing, balance and note of baselines; of the last, those that do not pack."""
 
 
 Kind = Literal["packing", "balance", "baseline", "strategy", "chosen"]
@@ -116,12 +118,7 @@ def default_rows(base: Resolved) -> list[Row]:
         for balance in BALANCES
         if not (base.request.algorithm.is_padded and parse_balance(balance).refine)
     ]
-    rows += [
-        _baseline_row(base),
-        _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="samples of like length share a pack"),
-        *_padded_rows(base),
-    ]
-    return _unique(rows, base)
+    return _unique([*rows, *_baseline_rows(base, (_NAIVE, _SORTED, *_PADDED))], base)
 
 
 def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[list[Row], int]:
@@ -131,7 +128,8 @@ def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[li
     naive = resolve(options)
     plans = candidates(naive, model)
     best = Row(name=BASELINE, kind="baseline", plan=naive, note="HBP's baseline at its best", candidates=plans)
-    rows = _unique([*rows, _baseline_row(base), best, *_padded_rows(base)[:1]], base)
+    published, *padded = _baseline_rows(base, (_NAIVE, _PADDED[0]))
+    rows = _unique([*rows, published, best, *padded], base)
     keys = [(_key(row.plan), len(row.candidates) > 1) for row in rows]
     return rows, keys.index((_key(naive), len(plans) > 1))
 
@@ -316,17 +314,12 @@ def _make_row(base: Resolved, kind: Kind, packing: str, balance: str, *, is_long
     return Row(name=_name(plan, base), kind=kind, plan=plan, note=note)
 
 
-def _padded_rows(base: Resolved) -> list[Row]:
-    """Make the rows of baselines that do not pack; none where rows are more than samples one after another."""
-    if base.request.shapes_rows:
-        return []
+def _baseline_rows(base: Resolved, baselines: Iterable[tuple[str, str, str]]) -> list[Row]:
+    """Make rows of baselines; those that do not pack only where rows are samples one after another and no more."""
+    able = [each for each in baselines if each not in _PADDED or not base.request.shapes_rows]
     return [
-        _make_row(base, "baseline", packing, balance, is_longest=True, note=note) for packing, balance, note in _PADDED
+        _make_row(base, "baseline", packing, balance, is_longest=True, note=note) for packing, balance, note in able
     ]
-
-
-def _baseline_row(base: Resolved) -> Row:
-    return _make_row(base, "baseline", "isf", "none", is_longest=True, note="HBP's baseline, naive ISF packing")
 
 
 def _name(row: Resolved, base: Resolved) -> str:

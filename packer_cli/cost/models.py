@@ -357,14 +357,15 @@ class GpuModel:
     shard_gpus: int | None = None
     """GPUs that share the weights, if not all do; such groups reduce gradients at the end of a step (HSDP)."""
 
-    def without_gathers(self) -> GpuModel:
-        """Return the model where replicas hold their weights (DDP, ZeRO-1) and set their number of micro-batches."""
+    def of_lockstep(self, lockstep: str | int | None) -> GpuModel:
+        """Return the model of a plan with this `--lockstep`, or `Plan.lockstep`.
+
+        With 1, replicas hold their weights (DDP, ZeRO-1), and set their number of micro-batches.
+        """
+        if lockstep not in ("1", 1):
+            return self
         cost, memory = replace(self.cost, gathers=False), replace(self.memory, gathers=False)
         return replace(self, cost=cost, memory=memory, shard_gpus=None)
-
-    def of_lockstep(self, lockstep: str) -> GpuModel:
-        """Return the model of a plan with this `--lockstep`."""
-        return self.without_gathers() if lockstep == "1" else self
 
     def sync_seconds(self, layout: Layout) -> float:
         """Predict a step's seconds for gradients and weights that replicas hold; 0 if micro-batches gather weights."""

@@ -119,8 +119,6 @@ class GroupLayers:
     """The fewest with which a full row fits, by the memory model; None if it never fits."""
     bytes: float
     """Bytes of a GPU's memory that a full row takes with these layers."""
-    limit: float
-    """Bytes that a GPU has."""
 
     @property
     def fits(self) -> bool:
@@ -135,7 +133,7 @@ def choose_layers(group: Group, memory: MemoryModel) -> GroupLayers:
     if group.checkpoint_layers:
         layers = min(group.checkpoint_layers, memory.num_layers)
     taken = memory.bytes(group.capacity, group.layout, layers)
-    return GroupLayers(layers=layers, needed=needed, bytes=taken, limit=memory.limit)
+    return GroupLayers(layers=layers, needed=needed, bytes=taken)
 
 
 class Replicas(NamedTuple):
@@ -244,9 +242,7 @@ def simulate(
     Raises:
         ConfigError: the plan has a degree that the model does not know.
     """
-    schedule = plan.epochs[epoch]
-    if plan.lockstep == 1:
-        model = model.without_gathers()
+    schedule, model = plan.epochs[epoch], model.of_lockstep(plan.lockstep)
     layers = tuple(choose_layers(group, model.memory) for group in plan.groups)
     slots = slot_seconds(plan, schedule, model, [each.layers for each in layers], pad_to)
     stages = np.array([(group.pp_size, group.vpp_size) for group in plan.groups]).T

@@ -210,7 +210,7 @@ def _group_note(simulation: Simulation, model: GpuModel, g: int) -> str:
     if not layers.fits:
         note = (
             f"does not fit in memory, by the model: with {layers.layers} of {num_layers} layers checkpointed it takes "
-            f"{format_bytes(layers.bytes)} of the {format_bytes(layers.limit)} that a GPU has for training"
+            f"{format_bytes(layers.bytes)} of the {format_bytes(model.memory.limit)} that a GPU has for training"
         )
         note += "; raise its degrees" if layers.needed is None else f"; {layers.needed} layers would fit"
     elif layers.layers and not group.checkpoint_layers:

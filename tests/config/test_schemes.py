@@ -17,7 +17,7 @@ SHAPE = ModelShape(
 
 
 def model_of(num_gpus=64, gpu="h100"):
-    return analytic_model(SHAPE, parse_gpu(gpu), num_gpus).without_gathers()
+    return analytic_model(SHAPE, parse_gpu(gpu), num_gpus).of_lockstep(1)
 
 
 @pytest.mark.parametrize("longest", [300, 32_768, 131_072])

@@ -32,7 +32,7 @@ def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
     """(seconds of iterations, seconds of steps, GPU-seconds by (group, part))."""
     schedule = plan.epochs[0]
     if plan.lockstep == 1:
-        model = model.without_gathers()
+        model = model.of_lockstep(1)
     slots = [_slot(plan, model, k, pad_to) for k in range(len(schedule.slot_pack))]
     num_gpus, shared = plan.num_gpus, plan.groups[0]
     iterations, forward, split, runs = [], [], defaultdict(float), []

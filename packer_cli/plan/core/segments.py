@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.ragged import expand, owners
 from packer_cli.plan.core.cost import segment_sums
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Int32Array, Int64Array, Packs, Pieces, Plan
@@ -82,9 +83,7 @@ def cut_in_rows(sample: Int32Array, start: Int32Array, length: Int32Array, token
         begin = stop - taken
         # Each stretch gives a piece for each row that it reaches into.
         num_parts = (stop - 1) // tokens - begin // tokens + 1
-        of = np.repeat(np.arange(len(taken)), num_parts)
-        number = np.arange(len(of)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
-        row = (begin // tokens)[of] + number
+        of, row = owners(num_parts), expand(begin // tokens, num_parts)
         part_begin = np.maximum(begin[of], row * tokens)
         part_stop = np.minimum((begin + length[own])[of], (row + 1) * tokens)
         into = slice(num_pieces, num_pieces + len(of))
