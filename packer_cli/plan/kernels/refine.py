@@ -11,11 +11,11 @@ even iterations; an exchange costs O(samples of two packs), and an iteration tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packer_cli.format.ragged import expand, owners
 from packer_cli.plan.core.bounds import least_max_work
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.types import Int32Array, Int64Array
@@ -92,7 +92,7 @@ def even_samples(
     if work.max() <= limit:
         return None
     tries = len(count) * (MOST_TRIES if must_wait < _HOPELESS else MOST_TRIES // 8)
-    lengths_of, pieces_of = _to_rows(np.stack([length, members]), count, order, min(_GROWTH * int(count.max()), most))
+    lengths_of, pieces_of = _to_rows((length, members), count, order, min(_GROWTH * int(count.max()), most))
     rows = Rows(lengths_of, pieces_of, count, np.add.reduceat(length, offsets[:-1]), work)
     exchange_until(rows, capacity, linear, limit, tries)
     return pieces_of, count
@@ -125,23 +125,23 @@ def even_items(
         return None
     order, columns = np.argsort(-own, kind="stable"), np.vstack([own, needs[:, members], members])
     rows = _to_rows(columns, count, order, min(_ITEM_GROWTH * int(count.max()), most))
-    exchange_items(
-        ItemRows(rows, count, rows[:-1].sum(axis=2)), np.array(limits, dtype=np.int64), limit, MOST_TRIES * len(count)
-    )
+    item_rows = ItemRows(rows, count, np.add.reduceat(columns[:-1], offsets[:-1], axis=1))
+    exchange_items(item_rows, np.array(limits, dtype=np.int64), limit, MOST_TRIES * len(count))
     return rows[-1], count
 
 
-def _to_rows(columns: Int64Array, count: Int64Array, order: Int64Array, width: int) -> Int64Array:
+def _to_rows(columns: Iterable[NDArray[np.integer]], count: Int64Array, order: Int64Array, width: int) -> Int64Array:
     """Lay packs out in rows (int64[k, packs, width]), each in this order, and no wider than all samples.
 
     Args:
-        columns: int64[k, n], of the samples, pack by pack.
+        columns: int[n] each, k of them, of the samples, pack by pack.
         count: int64[packs], samples of each.
         order: int64[n], all samples.
     """
-    pack = owners(count)[order]
+    pack = np.repeat(np.arange(len(count)), count)[order]
     by_pack = np.argsort(pack, kind="stable")
-    place = expand(np.zeros_like(count), count)
-    rows = np.zeros((len(columns), len(count), min(len(order), width)), dtype=np.int64)
-    rows[:, pack[by_pack], place] = columns[:, order[by_pack]]
+    place = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    values = [column[order[by_pack]] for column in columns]
+    rows = np.empty((len(values), len(count), min(len(order), width)), dtype=np.int64)
+    rows[:, pack[by_pack], place] = values
     return rows
