@@ -16,7 +16,18 @@ from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("__init__.py", "errors.py", "format", "lazy.py", "loader", "plugins.py", "py.typed", "remote", "version.py")
+PARTS = (
+    "__init__.py",
+    "errors.py",
+    "format",
+    "lazy.py",
+    "loader",
+    "plugins.py",
+    "py.typed",
+    "remote",
+    "signals.py",
+    "version.py",
+)
 """Files and folders of packer_cli that the loader needs."""
 NEEDS = ("numpy", "pyarrow", "torch", "xxhash")
 NEEDS_OF_URLS = ("fsspec", "s3fs")

@@ -38,7 +38,7 @@ from tests.reached import definitions, unreached
 PACKAGE = "packer_cli"
 
 ORDER = [
-    ["errors", "kernels", "lazy", "panels", "sizes", "startup", "version"],
+    ["errors", "kernels", "lazy", "panels", "signals", "sizes", "startup", "version"],
     ["plugins", "remote"],
     ["format"],
     ["files", "cost", "corpus"],

@@ -7,7 +7,7 @@ import click
 from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.options import engine_option, model_options, set_argument, set_tokenizer_option, workers_option
 from packer_cli.config import GpuConfig, TokenizeConfig
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 
 
 @as_command()

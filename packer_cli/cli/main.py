@@ -23,9 +23,8 @@ import click
 
 from packer_cli.cli.command import sections_of
 from packer_cli.cli.console import say_colored, show_progress
-from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError, PlanError, RunError
-from packer_cli.remote.stopping import INSIDE
+from packer_cli.signals import INSIDE, stop_signals
 from packer_cli.startup import exit_at_once, few_collections, own_process
 from packer_cli.version import __version__
 

@@ -10,7 +10,7 @@ from packer_cli.cli.command import Folder, as_command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.config import GpuConfig, StorePlanConfig, validate
 from packer_cli.panels import Panel
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 
 
 @as_command()

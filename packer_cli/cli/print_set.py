@@ -21,7 +21,7 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.figures import as_in_text
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.sizes import counted, duration
 from packer_cli.tables.stats import counts_table, describe_plan, inputs_table, metrics_tables

@@ -7,7 +7,7 @@ from packer_cli.commands.write import describe_set
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import VALIDATION
 from packer_cli.format.manifest import Manifest
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 
 
 def say_share(output: str) -> None:

@@ -57,7 +57,7 @@ def command(
         hbpack show OUT --sample 7 --tokens
     """
     config = validate(ShowConfig, values)
-    from packer_cli.remote.names import as_path
+    from packer_cli.remote.path import as_path
     from packer_cli.shards.manifest import read_manifest
     from packer_cli.show import Style, decode_ids, load_decoder, look, view_lines, with_runs
 

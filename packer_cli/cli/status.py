@@ -11,7 +11,7 @@ import click
 from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
 from packer_cli.cli.options import config_option, set_argument
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.tables.table import Table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.options import inputs_argument, job_options, model_options, output_option
 from packer_cli.config import TokenizeConfig, validate
 from packer_cli.engine.array import ArrayIds
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted
 
 

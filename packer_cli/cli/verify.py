@@ -11,7 +11,7 @@ from packer_cli.cli.console import print_json, say_next, shown_command
 from packer_cli.cli.options import config_option, set_argument, workers_option
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:

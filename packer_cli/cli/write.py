@@ -12,7 +12,7 @@ from packer_cli.cli.options import job_options, model_options
 from packer_cli.config import GpuConfig, WriteConfig, validate
 from packer_cli.engine.array import ArrayIds
 from packer_cli.panels import Panel
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 
 
 @as_command()

@@ -16,7 +16,7 @@ from packer_cli.config.fields import shown_default
 from packer_cli.errors import ConfigError, InputError, did_you_mean
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.plugins import Registry
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -18,7 +18,7 @@ from packer_cli.export.stage import Exporter
 from packer_cli.format.constants import VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import Hidden
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.shards.manifest import read_manifest
 
 

@@ -32,8 +32,7 @@ from packer_cli.format.constants import (
     VALIDATION,
 )
 from packer_cli.format.manifest import Manifest
-from packer_cli.remote.names import path_from
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import is_remote, path_from
 from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command

@@ -11,7 +11,7 @@ from packer_cli.commands.arguments import StrPath, path_names, takes
 from packer_cli.config import PackConfig, StorePlanConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.config.models import BoundConfig, WorkersConfig
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import table_of_values, tables_html
 

@@ -40,7 +40,7 @@ from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.plugins import OBJECT
-from packer_cli.remote.names import as_path, relative_path
+from packer_cli.remote.path import as_path, relative_path
 from packer_cli.shards.manifest import is_of_plan
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.sizes import counted

@@ -35,7 +35,7 @@ from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.shards.manifest import is_of_plan, read_manifest, shared_replicas, write_epochs, write_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_plan

@@ -24,7 +24,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.tokens.index import INDEX_NAME, TOKENS
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import open_store

@@ -28,7 +28,7 @@ from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError, UsageError
 from packer_cli.files import atomic_file
 from packer_cli.plan.core import types
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
 from packer_cli.sizes import counted

@@ -21,8 +21,7 @@ from packer_cli.files import move_file
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.tokens import SkippedFiles
-from packer_cli.remote.names import as_path, paths_below
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import as_path, is_remote, paths_below
 from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
 from packer_cli.tokens.stage import StoreOutput, current_index

@@ -16,7 +16,7 @@ from packer_cli.corpus.types import Compression, CorpusFile, CorpusSlice
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.format.checksums import file_checksum
 from packer_cli.remote.local import open_source as open_remote_or_map
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.remote.system import is_url
 
 SCAN_BYTES = 8 << 20

@@ -21,7 +21,7 @@ from packer_cli.corpus.versions import require_unchanged, restamped, stamp_of, s
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.tokens import SkippedFiles
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.remote.system import is_url
 from packer_cli.sizes import EpochShare, Share, TokenShare, format_bytes, parse_number, parse_share
 

@@ -16,8 +16,7 @@ from packer_cli.corpus.types import CorpusFile
 from packer_cli.corpus.versions import content_of, stamp_of_object
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.records import json_values, read_record
-from packer_cli.remote.names import as_path
-from packer_cli.remote.path import RemotePath, version_of
+from packer_cli.remote.path import RemotePath, as_path, version_of
 from packer_cli.remote.system import is_url
 
 MARK = "@"

@@ -27,8 +27,8 @@ from packer_cli.engine.processes import (
     to_bytes,
 )
 from packer_cli.engine.progress import Progress
-from packer_cli.engine.signals import interrupts_later
 from packer_cli.errors import HbpackError
+from packer_cli.signals import interrupts_later
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

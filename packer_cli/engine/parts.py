@@ -25,8 +25,7 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written, find_range
 from packer_cli.files import fingerprint, move_file, remove_folder, write_text
 from packer_cli.format.checksums import require_damage
-from packer_cli.remote.names import paths_below
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import is_remote, paths_below
 from packer_cli.version import __version__
 
 PIN = "array/pin.json"

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
-from packer_cli.engine.signals import STOPS
 from packer_cli.errors import RunError
+from packer_cli.signals import STOPS
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that a process causes itself. Any other comes from outside and says nothing about its task."""

@@ -31,7 +31,7 @@ from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.ragged import offsets_of
 from packer_cli.remote.local import map_file
-from packer_cli.remote.names import path_from
+from packer_cli.remote.path import path_from
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.tokens.index import PartFile, StoreIndex
 from packer_cli.tokens.store import open_store

@@ -22,8 +22,7 @@ from packer_cli.format.records import json_values, read_record, sort_keys
 from packer_cli.format.schema import RowColumns, index_schema, token_type
 from packer_cli.format.tokens import PlanOptions, SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.remote.local import open_source
-from packer_cli.remote.names import path_from
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import is_remote, path_from
 from packer_cli.version import __version__
 
 

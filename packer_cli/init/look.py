@@ -26,7 +26,7 @@ from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Documen
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.plan.core.mixture import in_tokens
 from packer_cli.remote.local import local_file
-from packer_cli.remote.names import as_path
+from packer_cli.remote.path import as_path
 from packer_cli.remote.system import is_url
 from packer_cli.sizes import Share, TokenShare
 

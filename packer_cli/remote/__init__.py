@@ -4,10 +4,7 @@
 
     system.py     opens the file system of a URL, with one-line errors, and retries requests
     path.py       `RemotePath`: the part of `pathlib.Path` that hbpack uses, for a URL
-    connect.py    finds whether a server can be reached
-    names.py      names that the user or a file gives paths, and the paths
     file.py       reads an object in ranges, ahead of the reader
     lock.py       one run at a time writes to a folder
-    cache.py      files on this node's disk, shared by its processes
-    local.py      an object as a file of this node, to be memory-mapped
+    local.py      an object as a file of this node, to be memory-mapped; the cache of such files, shared by processes
 """

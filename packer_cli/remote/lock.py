@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 
 from packer_cli.errors import RemoteError, RunError
 from packer_cli.remote.path import RemotePath
-from packer_cli.remote.stopping import stoppable
+from packer_cli.signals import stoppable
 
 EXPIRES = 120.0
 """Seconds after which a lock that is not renewed may be taken over: more than clocks differ."""

@@ -14,13 +14,13 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from packer_cli.errors import RunError
+from packer_cli.errors import InputError, RemoteError, RunError
 from packer_cli.remote.file import RemoteFile
-from packer_cli.remote.system import ObjectInfo, StorageOptions, ask, path_in_system
+from packer_cli.remote.system import ObjectInfo, StorageOptions, ask, is_url, open_system, path_in_system
 
 
 def _join(path: str, name: str) -> str:
@@ -340,3 +340,47 @@ class RemotePath:
 
     def _request(self, request: Callable[[Any, str], T], what: str = "read") -> T:
         return ask(self.url, self.options, request, what)
+
+
+def as_path(name: str | os.PathLike[str]) -> Path:
+    """Return the path of a file or folder that the user named: a `Path`, or for a URL a `RemotePath`, used alike.
+
+    Raises:
+        InputError: there is no such kind of storage, or what reads it is not installed.
+    """
+    text = os.fspath(name)
+    if text.startswith("file://"):
+        return Path(text.removeprefix("file://"))
+    if not is_url(text):
+        return Path(text)
+    try:
+        open_system(text, {})
+    except (ImportError, RemoteError) as error:
+        raise InputError(str(error)) from None
+    return cast("Path", RemotePath(text))
+
+
+def path_from(folder: Path, text: str) -> Path:
+    """Return the path that a file in a folder gives as `relative_path` made it."""
+    if is_url(text):
+        return as_path(text)
+    if is_remote(folder):
+        return Path(text) if text.startswith("/") else folder / text
+    return Path(os.path.normpath(folder / text))
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """Return the text with which files in `folder` name another path: relative if possible, so that both can move."""
+    if not is_remote(path) and not is_remote(folder):
+        return os.path.relpath(path, folder)
+    (scheme, _, ours), (other, _, theirs) = (str(each).partition("://") for each in (path, folder))
+    if scheme == other and ours.split("/")[0] == theirs.split("/")[0]:
+        return posixpath.relpath(f"/{ours}", f"/{theirs}")
+    return str(path) if is_remote(path) else str(path.absolute())
+
+
+def paths_below(folder: Path) -> set[Path]:
+    """Return a folder that exists and everything in it; only the objects of a remote one."""
+    if isinstance(folder, RemotePath):
+        return {folder / name for name in folder.find()}
+    return {path for path in (folder, *folder.rglob("*")) if path.exists()}

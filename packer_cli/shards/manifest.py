@@ -28,8 +28,7 @@ from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
-from packer_cli.remote.names import relative_path
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import is_remote, relative_path
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter, lay_out

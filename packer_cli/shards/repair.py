@@ -24,7 +24,7 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import find_foreign, iterations_path
 from packer_cli.plan.core.types import Plan
 from packer_cli.remote.local import open_source
-from packer_cli.remote.names import path_from
+from packer_cli.remote.path import path_from
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter

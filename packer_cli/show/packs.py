@@ -26,7 +26,7 @@ from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.format.shards import ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
-from packer_cli.remote.names import path_from
+from packer_cli.remote.path import path_from
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.show.decode import CONTEXT, Run
 from packer_cli.tokens.index import read_index

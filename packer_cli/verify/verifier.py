@@ -17,8 +17,7 @@ from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
 from packer_cli.plan.core.types import ItemPieces, PieceLoss, Plan
-from packer_cli.remote.names import path_from, paths_below
-from packer_cli.remote.path import RemotePath, is_remote
+from packer_cli.remote.path import RemotePath, is_remote, path_from, paths_below
 from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns

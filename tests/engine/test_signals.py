@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from packer_cli.engine.signals import stop_signals
+from packer_cli.signals import stop_signals
 
 
 def drop_and_wait():

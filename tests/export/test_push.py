@@ -168,7 +168,7 @@ def test_what_was_pushed_is_read(hub, folder, hbpack):
 
 def test_a_copy_on_this_machine_is_of_one_version(hub, hbpack):
     """Also of a file without a checksum, which is replaced by one of its size."""
-    read = "from packer_cli.remote.local import map_file; from packer_cli.remote.names import as_path; "
+    read = "from packer_cli.remote.local import map_file; from packer_cli.remote.path import as_path; "
     read += "print(map_file(as_path('hf://datasets/user/file/a')).read().decode())"
     hub.commits["user/file"] = [{"a": b"first"}]
     assert hbpack("python", read).stdout == "first\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from packer_cli.remote.cache import FileCache
+from packer_cli.remote.local import FileCache
 from tests.loader.remote import cached
 
 

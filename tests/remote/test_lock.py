@@ -146,7 +146,7 @@ def test_a_command_that_lost_its_lock_says_so(folder, monkeypatch, hbpack, repo)
 def test_so_does_one_that_ignores_ctrl_c_as_in_the_background_of_a_shell(bucket):
     code = (
         "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote import lock\n"
-        "from packer_cli.remote.names import as_path\nlock.RENEWED = 0.05\n"
+        "from packer_cli.remote.path import as_path\nlock.RENEWED = 0.05\n"
         "with lock_folder(as_path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     process = subprocess.Popen(
@@ -195,7 +195,7 @@ def test_a_run_removes_the_locks_of_killed_tasks(folder):
 
 def test_a_killed_process_holds_nothing(bucket):
     code = (
-        "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote.names import as_path\n"
+        "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote.path import as_path\n"
         "with lock_folder(as_path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(bucket)], stdout=subprocess.PIPE)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from packer_cli.engine.signals import STOPS
+from packer_cli.signals import STOPS
 
 OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "open")
 """What changes files, of the module `os`; between two of them, a kill changes nothing."""

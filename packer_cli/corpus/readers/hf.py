@@ -18,7 +18,7 @@ from packer_cli.corpus.blocks import fingerprint_of, readable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import InputError
-from packer_cli.remote.connect import can_connect
+from packer_cli.remote.system import can_connect
 
 NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+){0,2}(:\w[^/]*)?")
 """name, owner/name or owner/name/config, and perhaps :split."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import file_checksum
-from packer_cli.remote.connect import can_connect
+from packer_cli.remote.system import can_connect
 
 _TEMPLATE_FOLDER = "additional_chat_templates"
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")

@@ -1,7 +1,8 @@
 """Ctrl-C and SIGTERM: both end a command at once, and leave it to be run again.
 
 Both raise KeyboardInterrupt, so that what cleans up after one cleans up after the other. A solver that runs for a
-minute would delay that, and so may a slow disk: after `GRACE` seconds a thread ends the process.
+minute would delay that, and so may a slow disk: after `GRACE` seconds a thread ends the process. A thread of the run
+can stop it in the same way.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from packer_cli.remote.stopping import INSIDE
-
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
+INSIDE = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
+"""The signal by which `stoppable` stops a run: nobody else sends it, and no shell has commands ignore it."""
 STOPS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 5.0
 AGAIN = 0.01
@@ -130,3 +131,28 @@ def interrupts_later() -> Iterator[None]:
             signal.signal(number, usual[number])
     if seen:
         signal.raise_signal(seen[0])
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises KeyboardInterrupt in the main thread while the block runs there.
+
+    Any thread may call the function. Unlike SIGINT, it also works where SIGINT is ignored. In a block of another
+    thread, it does nothing.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
+        yield lambda: None
+        return
+    is_over = False
+
+    def interrupt(number: int, frame: object) -> None:
+        if not is_over:
+            raise KeyboardInterrupt
+
+    usual = signal.signal(INSIDE, interrupt)
+    try:
+        yield lambda: signal.pthread_kill(main.ident or 0, INSIDE)
+    finally:
+        is_over = True
+        signal.signal(INSIDE, usual)
