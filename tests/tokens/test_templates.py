@@ -15,7 +15,6 @@ VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
 MARKS = [f"{MARK}{letter}{depth}" for letter in "AO" for depth in "01"]
 GUESSES = ["\x01", *(f"\x01{token}{letter}0" for token in ("", "0123456789abcdef") for letter in "AO")]
-MARKED = ("stream", "anywhere")
 NAMES = ["chatml", "llama2", "qwen3", "macro", "loop-controls", "eos-between", "chatml-generation"]
 
 
@@ -81,7 +80,7 @@ def test_text_equals_transformers_on_generated_chats(templates, name):
 @pytest.mark.parametrize("name", ["chatml", "llama2", "qwen3"])
 def test_marks_find_what_generation_tags_mark(templates, name):
     marked, tagged = renderer(templates[name]), renderer(templates[f"{name}-generation"])
-    assert (way_of(marked), way_of(tagged)) in (("stream", "generation"), ("anywhere", "generation"))
+    assert (way_of(marked), way_of(tagged)) == ("loops", "tags")
 
     @given(CHATS)
     @settings(max_examples=150)
@@ -97,8 +96,9 @@ def test_marks_find_what_generation_tags_mark(templates, name):
 
 @pytest.mark.parametrize("name", ["chatml", "llama2", "loop-controls", "eos-between"])
 def test_prefixes_find_what_marks_find(templates, name):
-    marked, slow = renderer(templates[name]), renderer(templates[name], ways=(None,))
-    assert way_of(marked) in MARKED
+    marked, slow = renderer(templates[name]), renderer(templates[name])
+    del slow._ways["loops"]
+    assert (way_of(marked), way_of(slow)) == ("loops", None)
     messages = chat("Hi there", "Hello.\n\nGo on?", "yes é", "你好 🙂", "bye", "so long")
     assert slow.render(messages) == marked.render(messages)
     assert len(marked.render(messages).spans) == 3
@@ -116,7 +116,7 @@ def test_ranges_are_the_answer_with_its_end_of_turn(templates):
 def test_thinking_of_earlier_turns_is_left_out_and_the_last_is_trained_on(templates):
     messages = chat("a", "<think>\none\n</think>\n\nb", "c", "<think>\ntwo\n</think>\n\nd")
     ours = renderer(templates["qwen3"])
-    assert way_of(ours, messages) in MARKED
+    assert way_of(ours, messages) == "loops"
     assert said(ours.render(messages)) == ["b<|im_end|>", "<think>\ntwo\n</think>\n\nd<|im_end|>"]
     assert ours.mismatch(ours.read(messages)) is None
 
@@ -130,9 +130,9 @@ def test_tool_calls_belong_to_the_assistant(templates):
     assert said(ours)[0].count("<tool_call>") == 2
 
 
-def test_loops_in_macros_are_marked_too(templates):
-    for name in ("macro", "chatml", "loop-controls", "eos-between"):
-        assert way_of(renderer(templates[name])) in MARKED
+def test_loops_in_macros_are_not_marked(templates):
+    for name in ("chatml", "loop-controls", "eos-between"):
+        assert way_of(renderer(templates[name])) == "loops"
     text = (
         "{% macro all(x) %}{% for m in x %}{{ m.role }}: {{ m.content }};{% endfor %}{% endmacro %}{{ all(messages) }}"
     )
@@ -140,15 +140,23 @@ def test_loops_in_macros_are_marked_too(templates):
     for changed in (text, text.replace("{{ all(messages) }}", "{% set x = all(messages) %}{{ x | trim }}")):
         for is_exact in (False, True):
             ours = renderer(changed, is_exact=is_exact)
-            assert way_of(ours) in MARKED
+            assert way_of(ours) is None
             assert said(ours.render(messages)) == ["assistant: b;", "assistant: d;"]
+
+
+def test_tags_in_macros_reject_the_conversation(templates):
+    tagged = templates["chatml-generation"].replace("{% for", "{% macro all() %}{% for")
+    template = tagged.replace("{% endfor %}", "{% endfor %}{% endmacro %}{{ all() }}")
+    reason = r"not certain .*: of the chat template, by its tags {% generation %}, one is in a macro or a block"
+    with pytest.raises(TemplateRejectError, match=reason):
+        renderer(template).render(chat("a", "b"))
 
 
 def test_marks_that_change_what_a_template_does_are_not_used():
     # It writes the length of what a loop wrote.
     loop = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
     template = "{% set x %}" + loop + "{% endset %}{{ x }}{{ x | length }}"
-    with pytest.raises(TemplateRejectError, match=r"not certain .* by its loops in blocks, the text changes; by the"):
+    with pytest.raises(TemplateRejectError, match=r"not certain .* by the texts of shorter"):
         renderer(template).render(chat("a", "b"))
 
 
@@ -168,7 +176,7 @@ def test_slow_way_rejects_what_it_cannot_tell_apart():
 @pytest.mark.parametrize("text", GUESSES)
 def test_content_like_a_mark_stays_text(text):
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    assert way_of(renderer(template)) in MARKED
+    assert way_of(renderer(template)) == "loops"
     assert renderer(template).render(chat(text, text)).text == text * 2
 
 
@@ -274,7 +282,7 @@ def test_minimind_renders_as_transformers_does(minimind, real_chats):
         variables=minimind.special_tokens_map,
         special_tokens=minimind.special_tokens,
     )
-    assert way_of(ours) in MARKED
+    assert way_of(ours) == "loops"
     expected = render_jinja_template(real_chats, chat_template=minimind.chat_template, **minimind.special_tokens_map)
     rendered = [ours.render(messages) for messages in real_chats]
     assert [one.text for one in rendered] == expected[0]

@@ -40,7 +40,7 @@ def of(name, **kwargs):
     return ChatRenderer(template, variables=variables, special_tokens=special_tokens, **kwargs)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "macros", "chatml-generation"])
+@pytest.mark.parametrize("name", ["qwen3", "chatml-generation"])
 @pytest.mark.parametrize("is_exact", [False, True])
 def test_10_000_turns_are_rendered(name, is_exact):
     ours, messages = of(name, is_exact=is_exact), turns(10_000)
@@ -49,7 +49,7 @@ def test_10_000_turns_are_rendered(name, is_exact):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sorted(PUBLISHED.keys() - {"macros"}))
 @pytest.mark.parametrize("is_exact", [False, True])
 def test_100_000_turns_are_rendered(name, is_exact):
     assert len(of(name, is_exact=is_exact).render(turns(100_000)).spans) == 50_000

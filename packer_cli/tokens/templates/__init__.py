@@ -4,10 +4,10 @@ r"""Chat templates: a conversation's text, and the char ranges that the assistan
 
     messages -> conversation.py   normalizes them as transformers does
                     |
-                shape.py          what decides how a template writes them, but their words
+                shape.py          what decides how a template writes them, but their words; other forms of messages
                     |
                 rehearsal.py      once a shape: a made-up conversation -> what is written, by which way the assistant's
-                    |             text is found, what stands before and after it; forms.py: other forms of messages
+                    |             text is found, what stands before and after it
     template -> template.py       text, in transformers' sandbox, with limits of time and memory (memory.py)
                     |
                 outline.py        of plain messages, text and ranges without rendering them
@@ -26,11 +26,11 @@ that the template writes.
 
 There are three ways to find the assistant's text; the first that a rehearsal proves is taken for a shape:
 
-generation   the template marks it with `{% generation %}`; the ranges are transformers' own
-marks        the loop over the messages is marked (see `rounds`); one render gives everything
-prefixes     `messages[:i]` is rendered for each assistant message; quadratic
+tags      the template marks it with `{% generation %}`; the ranges are transformers' own
+loops     the loop over the messages is marked (see `rounds`); one render gives everything
+prefixes  `messages[:i]` is rendered for each assistant message; quadratic
 
-With `marks` and `prefixes`, a range begins where the text before the message, with a generation prompt, ends, and ends
+With `loops` and `prefixes`, a range begins where the text before the message, with a generation prompt, ends, and ends
 after the end-of-turn token; whitespace after that token is not the model's.
 
 Outlines are a short way, so hbpack guards them as it guards gigatoken: it compares each part's first chats, and some

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -21,19 +20,6 @@ class Rendered(NamedTuple):
 
 class TemplateRejectError(ValueError):
     """The template cannot render this conversation; the message gives the reason."""
-
-
-def cannot_render(error: Exception) -> TemplateRejectError:
-    """Make the rejection for an error that a template raised."""
-    if isinstance(error, TemplateRejectError):
-        return error
-    return TemplateRejectError(f"the chat template cannot render this conversation: {one_line(error)}")
-
-
-def one_line(error: Exception) -> str:
-    """Write the error's message on one line of at most 300 chars, or its type's name if it has none."""
-    text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
 
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")

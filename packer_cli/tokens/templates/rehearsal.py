@@ -13,21 +13,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError, read_chat
-from packer_cli.tokens.templates.forms import FORMS, OBJECTS, convert
-from packer_cli.tokens.templates.rounds import Place, TurnEdges
-from packer_cli.tokens.templates.shape import SPEAKERS, Rehearsal, Shape, Turn, as_turn, short_shape
+from packer_cli.tokens.templates.rounds import TurnEdges
+from packer_cli.tokens.templates.shape import (
+    FORMS,
+    OBJECTS,
+    SPEAKERS,
+    Rehearsal,
+    Shape,
+    Turn,
+    as_turn,
+    convert,
+    short_shape,
+)
 from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError
 from packer_cli.tokens.templates.written import EARLIER_REASONING, NOT_WRITTEN
 
 Rounds = tuple[str, list[Span]]
-Finder = Callable[[Chat], Rounds | None]
-"""Finds the text and the assistant's rounds; None if it cannot. Raises TemplateRejectError if the template raises."""
+Finder = Callable[[Chat], Rounds]
+"""Finds the text and the assistant's rounds. Raises TemplateRejectError if it cannot."""
 
-Way = Place | None
-"""Way to find the assistant's text: what is marked, or, for None, from the texts of shorter conversations."""
+Way = Literal["tags", "loops"] | None
+"""Way to find the assistant's text: by marks at these, or, for None, from the texts of shorter conversations."""
 _UNRENDERED = 1 << 30
 _MOST_TURNS = 16
 """Longer shapes are read piece by piece: those of agents hardly repeat."""
@@ -44,34 +53,36 @@ class Reading(NamedTuple):
     extras: frozenset[str] = frozenset()
     """Texts besides the messages' own in turns without calls, as they are and without white space."""
     forms: tuple[str, ...] = ()
-    """Forms to which messages are changed, see `forms.FORMS`."""
-    lost: Mapping[Turn, frozenset[str]] = {}
-    """Texts of these turns that the template does not always write, see `Rehearsal.words`."""
-    dropped: Mapping[Turn, frozenset[str]] = {}
-    """Texts of these turns that the template never writes."""
+    """Forms to which messages are changed, see `FORMS`."""
+    unwritten: frozenset[tuple[Turn, frozenset[str]]] = frozenset()
+    """Kinds of the texts of each turn that the template does not write, see `Rehearsal.words`."""
     notes: tuple[str, ...] = ()
     """Things that records of this shape have and that are not written, for people."""
     refusal: str = ""
     """Why records of this shape are rejected."""
 
+    def lost(self, turn: str | Turn) -> frozenset[str]:
+        """Return the kinds of texts of such a turn that the template does not always write."""
+        return frozenset().union(*self._kinds(turn))
 
-def _joined(pieces: Sequence[tuple[Turn, ...]], readings: Sequence[Reading]) -> Reading:
-    """Join the readings of short pieces to that of a long conversation, of which these are all pieces."""
-    known = [i for i, each in enumerate(readings) if each.refusal != _UNKNOWN] or [0]
-    pieces, readings = [pieces[i] for i in known], [readings[i] for i in known]
+    def dropped(self, turn: str | Turn) -> frozenset[str]:
+        """Return the kinds of texts of such a turn that the template never writes."""
+        return frozenset.intersection(*self._kinds(turn) or [frozenset()])
+
+    def _kinds(self, turn: str | Turn) -> list[frozenset[str]]:
+        return [kinds for each, kinds in self.unwritten if each == as_turn(turn)]
+
+
+def _joined(readings: Sequence[Reading]) -> Reading:
+    """Join the readings of all short pieces of a long conversation to that of the whole."""
+    readings = [each for each in readings if each.refusal != _UNKNOWN] or readings[:1]
     refusals = [each.refusal for each in readings if each.refusal]
-    lost, dropped = {}, {}
-    for turn in dict.fromkeys(turn for piece in pieces for turn in piece):
-        having = [each for piece, each in zip(pieces, readings, strict=True) if turn in piece]
-        lost[turn] = frozenset().union(*(each.lost.get(turn, ()) for each in having))
-        dropped[turn] = frozenset.intersection(*(each.dropped.get(turn, frozenset()) for each in having))
     return readings[0]._replace(
         headers=_longest_first(header for each in readings for header in each.headers),
         tails=_longest_first(tail for each in readings for tail in each.tails),
         extras=frozenset().union(*(each.extras for each in readings)),
         forms=tuple(form for form in FORMS if any(form in each.forms for each in readings)),
-        lost={turn: kinds for turn, kinds in lost.items() if kinds},
-        dropped={turn: kinds for turn, kinds in dropped.items() if kinds},
+        unwritten=frozenset().union(*(each.unwritten for each in readings)),
         notes=tuple(dict.fromkeys(note for each in readings for note in each.notes)),
         refusal=refusals[0] if refusals else "" if len({each.way for each in readings}) == 1 else _UNLIKE,
     )
@@ -83,10 +94,6 @@ class _Case(NamedTuple):
     tools: str
     turns: tuple[Turn, ...]
     forms: tuple[str, ...] = ()
-
-
-class _DoubtError(Exception):
-    """Why a way is not right for a shape."""
 
 
 class Rehearsals:
@@ -111,8 +118,8 @@ class Rehearsals:
         try:
             if len(turns) <= _MOST_TURNS:
                 return self._read(tools, turns)
-            pieces = list(dict.fromkeys(_window(turns, i)[0] for i in range(len(turns))))
-            return _joined(pieces, [self._read(tools, piece) for piece in pieces])
+            pieces = dict.fromkeys(_window(turns, i)[0] for i in range(len(turns)))
+            return _joined([self._read(tools, piece) for piece in pieces])
         except TemplateLimitError as error:
             return Reading(refusal=str(error))
 
@@ -124,20 +131,17 @@ class Rehearsals:
             return reading._replace(refusal=_UNKNOWN if self._ways else "")
         if any(turn.parts for turn in turns) and any(each.format("qzx") in text for each in _AS_VALUE):
             return reading._replace(refusal=_PARTS)
-        missing = [frozenset(words.values()) for words in lost]
-        of_turn = {turn: [kinds for kinds, each in zip(missing, turns, strict=True) if each == turn] for turn in turns}
         reading = reading._replace(
-            lost={turn: kinds for turn, all_kinds in of_turn.items() if (kinds := frozenset().union(*all_kinds))},
-            dropped={
-                turn: kinds for turn, all_kinds in of_turn.items() if (kinds := all_kinds[0].intersection(*all_kinds))
-            },
+            unwritten=frozenset((turn, frozenset(own.values())) for turn, own in zip(turns, lost, strict=True)),
             notes=tuple(self._notes(case, text, lost)),
         )
         doubts: dict[str, Way] = {}
         for way in self._ways:
             try:
                 return self._judge(way, case, reading)
-            except _DoubtError as doubt:
+            except TemplateLimitError:
+                raise
+            except TemplateRejectError as doubt:
                 doubts.setdefault(str(doubt).removesuffix(_MARK_IT), way)
         readings = "; ".join(f"{_NAMES[way]}, {doubt}" for doubt, way in doubts.items())
         return reading._replace(refusal=_UNCERTAIN + readings + _MARK_IT if doubts else "")
@@ -212,30 +216,25 @@ class Rehearsals:
         """Return the reading with this way, and what stands before, after and in the assistant's turns.
 
         Raises:
-            _DoubtError: the way is not right.
+            TemplateRejectError: the way is not right.
         """
         find, turns = self._ways[way], case.turns
         chat, made_up = self._chat(case)
-        text, rounds = _found(find, chat)
-        if text != self._text(case):
-            raise _DoubtError("the text changes")
+        text, rounds = find(chat)
         answers = [i for i, turn in enumerate(turns) if turn.role == "assistant"]
         headers: tuple[str, ...] = ()
         tails: tuple[str, ...] = ()
         spans = rounds
-        if way != "generation":
+        if way != "tags":
             short = [(case._replace(turns=some), number) for some, number in (_window(turns, i) for i in answers)]
             short += [(_until(some, number), number) for some, number in short]  # As the last turn, too.
             edges = {self._edge(way, *each) for each in short}
             headers, tails = (_longest_first(edge[side] for edge in edges if edge) for side in (0, 1))
             if None in edges or not all(made_up.words[i] for i in answers):  # Of a turn that has no text.
                 headers = _longest_first((*headers, *filter(str.strip, self._edges.prompts())))
-            try:
-                spans = self._edges.trim(text, rounds, headers, tails)
-            except TemplateRejectError as error:
-                raise _DoubtError(str(error)) from None
+            spans = self._edges.trim(text, rounds, headers, tails)
             if len(spans) > len(answers) or any(self._goes_on(text[slice(*span)]) for span in spans):
-                raise _DoubtError(MORE_TURNS)
+                raise TemplateRejectError(MORE_TURNS)
         self._check_words(text, spans, turns, made_up.words)
         inner = spans[:-1] if spans and not text[spans[-1][1] :].strip() else spans
         extras = set()
@@ -265,40 +264,40 @@ class Rehearsals:
         for number, (turn, own) in enumerate(zip(turns, words, strict=True), 1):
             for word in own:
                 if turn.role != "assistant" and word in inside:
-                    raise _DoubtError(f"the text of message {number}, of role {turn.role}, would carry a loss")
+                    raise TemplateRejectError(f"the text of message {number}, of role {turn.role}, would carry a loss")
                 if turn.role == "assistant" and word in text and word not in inside:
-                    raise _DoubtError(f"text of message {number}, of the assistant, would carry no loss")
+                    raise TemplateRejectError(f"text of message {number}, of the assistant, would carry no loss")
 
     def _find_edge(self, way: Way, case: _Case, number: int) -> tuple[str, str] | None:
         """Find the texts before and after the numbered message's, in its round; None if it has none.
 
         Raises:
-            _DoubtError: the way does not find where it begins, or ends.
+            TemplateRejectError: the way does not find where it begins, or ends.
         """
         text = self._text(case)
         if text is None:  # The beginning of a conversation may be none.
             return None
         chat, made_up = self._chat(case)
-        whole, rounds = _found(self._ways[way], chat)
+        _, rounds = self._ways[way](chat)
         own = [word for word in made_up.words[number] if word in text]
         plain = (*case.turns[:number], as_turn("assistant"), *case.turns[number + 1 :])
         if case.turns != plain and not (own and self._edges.prompt.strip()):
             return self._edge(way, case._replace(turns=plain), number)  # It begins as one with text.
-        if not own or whole != text:
+        if not own:
             return None
         for start, stop in rounds:
             at = [place for word in own if (place := text.find(word, start, stop)) >= 0]
             if at:
                 break
         else:
-            raise _DoubtError("text of the assistant is outside of its turn")
+            raise TemplateRejectError("text of the assistant is outside of its turn")
         prompt = self._text(_until(case, number - 1), prompt=True) if number else None
         # Some templates end a conversation with EOS unless an answer follows.
         so_far = [prompt or "", *((prompt or "").removesuffix(closer) for closer in self._edges.closers)]
         prompt = next(filter(text.startswith, so_far), prompt)
         if prompt and text.startswith(prompt):
             if len(prompt) < start and text[len(prompt) : start].strip():
-                raise _DoubtError(f"the assistant's text would begin after {text[len(prompt) : start]!r}")
+                raise TemplateRejectError(f"the assistant's text would begin after {text[len(prompt) : start]!r}")
             header = text[start : len(prompt)]
         else:
             found = self._edges.header(text, start, min(at), prompt or "")
@@ -307,7 +306,7 @@ class Rehearsals:
             ):  # The last turn may be written in another way, and say more.
                 return None
             if found is None:
-                raise _DoubtError(f"the assistant's text would begin with {text[start : min(at)]!r}")
+                raise TemplateRejectError(f"the assistant's text would begin with {text[start : min(at)]!r}")
             header = found
         (span,) = self._edges.trim(text, [(start, stop)], (header,)) or [(start, stop)]
         past = max(text.rfind(word, start, stop) + len(word) for word in own)
@@ -319,7 +318,7 @@ class Rehearsals:
             low, high = sorted((stop - len(tail) if tail else span[1], len(ended)))
             gap = text[low:high].strip()
             if gap and not gap.startswith(self._edges.closers or ("\0",)):
-                raise _DoubtError(f"the assistant's text would end with {text[max(low - 20, 0) : high]!r}")
+                raise TemplateRejectError(f"the assistant's text would end with {text[max(low - 20, 0) : high]!r}")
         return header, tail
 
 
@@ -352,18 +351,6 @@ def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(texts), key=lambda text: (-len(text), text)))
 
 
-def _found(find: Finder, chat: Chat) -> Rounds:
-    try:
-        found = find(chat)
-    except TemplateLimitError:
-        raise
-    except TemplateRejectError as error:
-        raise _DoubtError(str(error)) from None
-    if found is None:
-        raise _DoubtError("the text changes")
-    return found
-
-
 MORE_TURNS = "the chat template writes more turns of the assistant than there are messages"
 OPEN_TURNS = "assistant turns that end without a token that ends a turn: the model does not learn to stop there"
 _KNOWN_KEYS = frozenset(("name", "tool_call_id", "id", "type"))
@@ -373,9 +360,8 @@ _QUOTED = ('\\"{}', "{{'{}'", *_AS_VALUE)
 """A word inside JSON in a string, in a Python dict, or in such a part."""
 _PARTS = "the chat template does not write content that is an array of several parts; write it as a string"
 _NAMES: dict[Way, str] = {
-    "generation": "by its tags {% generation %}",
-    "stream": "by its loops",
-    "anywhere": "by its loops in blocks",
+    "tags": "by its tags {% generation %}",
+    "loops": "by its loops",
     None: "by the texts of shorter conversations",
 }
 _UNLIKE = (

@@ -14,13 +14,12 @@ from typing import Any
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.conversation import ASKED, Chat, Rendered, Span, TemplateRejectError, read_chat
-from packer_cli.tokens.templates.forms import convert
 from packer_cli.tokens.templates.outline import Outline, Outlines
 from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, Rehearsals, Way
-from packer_cli.tokens.templates.rounds import MarkedTemplate, prefix_rounds, turn_edges
-from packer_cli.tokens.templates.shape import Rehearsal, Shape, as_turn, read_shaped
-from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate, TemplateLimitError
+from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, Rehearsals, Rounds, Way
+from packer_cli.tokens.templates.rounds import marked, prefix_rounds, split, turn_edges
+from packer_cli.tokens.templates.shape import Rehearsal, Shape, as_turn, convert, read_shaped
+from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate, TemplateLimitError, render
 from packer_cli.tokens.templates.written import EARLIER_REASONING, check_extras, find_unwritten
 
 CHECKED_MESSAGES = 64
@@ -39,7 +38,6 @@ class ChatRenderer:
         date: that the template writes; None: today's.
         want_spans: False leaves out the ranges (`Rendered.spans` is empty).
         is_exact: leave out what makes rendering fast, and render as transformers does.
-        ways: the ways to find the assistant's text, the best first.
 
     Raises:
         TokenizerError: the template is not valid Jinja, or needs too much time or memory.
@@ -55,16 +53,13 @@ class ChatRenderer:
         date: str | None = None,
         want_spans: bool = True,
         is_exact: bool = False,
-        ways: Sequence[Way] = ("generation", "stream", "anywhere", None),
     ):
         self.chat_template = chat_template
         self._template = CompiledTemplate(chat_template, variables, date, is_exact=is_exact)
         self._check_limits()
         prompt = self._template.generation_prompt() if want_spans else ""
         self._edges = turn_edges(prompt, special_tokens, variables, ends)
-        self._ways: dict[Way, Finder] = {}
-        for way in ways if want_spans else ():
-            self._add_way(way)
+        self._ways = self._find_ways() if want_spans else {}
         rehearsals = Rehearsals(self._template, self._edges, self._ways)
         self.reading: Callable[[Shape], Reading] = lru_cache(maxsize=_MOST_SHAPES)(rehearsals.read)
         """Reading of conversations by their shape: how they are rendered."""
@@ -114,12 +109,8 @@ class ChatRenderer:
             raise TemplateRejectError(reading.refusal)
         if not self._ways:
             return Rendered(self._text(chat), [])
-        found = self._ways[reading.way](chat)
-        if found is None:  # Marks change the text of this one.
-            reading = reading._replace(way=None)
-            found = prefix_rounds(self._template, chat)
-        text, rounds = found
-        if reading.way == "generation":
+        text, rounds = self._ways[reading.way](chat)
+        if reading.way == "tags":
             return Rendered(text, self._edges.without_gaps(text, rounds))
         return Rendered(text, self._edges.trim(text, rounds, reading.headers, reading.tails))
 
@@ -149,12 +140,12 @@ class ChatRenderer:
         reading = self.reading(chat.shape)
         extras = reading.extras if self._ways else None
         said = sum(message.get("role") == "assistant" for message in chat.messages)
-        if reading.way != "generation" and len(rendered.spans) > said:
+        if reading.way != "tags" and len(rendered.spans) > said:
             raise TemplateRejectError(MORE_TURNS)
         trained = (parts or LossParts()).kinds_of(chat.messages, weights)
         found = [*reading.notes, *find_unwritten(chat, rendered, reading.lost, trained)]
         is_learned = LossParts(parts is not None and parts.only_last).kinds_of(chat.messages, weights)
-        earlier = (i for i, turn in enumerate(chat.shape[1:-1]) if "reasoning" in reading.lost.get(as_turn(turn), ()))
+        earlier = (i for i, turn in enumerate(chat.shape[1:-1]) if "reasoning" in reading.lost(turn))
         if EARLIER_REASONING in found and not any(map(is_learned, earlier)):
             found.remove(EARLIER_REASONING)
         if extras is not None:
@@ -165,11 +156,10 @@ class ChatRenderer:
         self, chat: Chat, rendered: Rendered, parts: LossParts, weights: Sequence[float] | None = None
     ) -> tuple[list[Span], list[float] | None]:
         """Return a rendered conversation's char ranges with a loss, and their weights, see `LossParts.select`."""
-
-        def dropped(number: int) -> frozenset[str]:
-            return self.reading(chat.shape).dropped.get(as_turn(chat.shape[number]), frozenset())
-
-        return parts.select(rendered, chat.messages, self._edges.endings, weights, dropped=dropped)
+        dropped = self.reading(chat.shape).dropped
+        return parts.select(
+            rendered, chat.messages, self._edges.endings, weights, dropped=lambda number: dropped(chat.shape[number])
+        )
 
     def _check_limits(self) -> None:
         try:
@@ -180,17 +170,18 @@ class ChatRenderer:
         except TemplateRejectError:
             pass
 
-    def _add_way(self, way: Way) -> None:
-        if way is None:
-            self._ways[way] = partial(prefix_rounds, self._template)
-            return
-        if (way == "generation") != self._template.has_generation_tags:
-            return
-        marked = MarkedTemplate(self._template, way)
-        if marked.has_marks:
-            self._ways[way] = marked.rounds
-        elif way == "generation":  # A tag in a macro or a block, which only transformers' own way finds.
-            self._ways[way] = lambda chat: self._template.text_and_generation(self._template.context(chat))
+    def _find_ways(self) -> dict[Way, Finder]:
+        """Find the ways to find the assistant's text, the best first."""
+        template = self._template
+        has_tags, with_marks = template.num_generation_tags > 0, marked(template)
+
+        def by_marks(chat: Chat) -> Rounds:
+            if with_marks is None:
+                raise TemplateRejectError("one is in a macro or a block, whose text may be changed")
+            return split(render(with_marks, template.context(chat)))
+
+        ways: dict[Way, Finder] = {"tags" if has_tags else "loops": by_marks} if has_tags or with_marks else {}
+        return ways if has_tags and with_marks is None else {**ways, None: partial(prefix_rounds, template)}
 
     def mismatch(self, chat: Chat) -> str | None:
         """Compare the first messages with slower ways to render them; returns the difference, or None.

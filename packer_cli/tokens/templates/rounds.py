@@ -4,10 +4,9 @@ Extra output nodes in the template's syntax tree mark where each round of a loop
 the loop ends, so that the text between two marks is exactly the output of one round: one render gives the text and the
 place of each message in it. In the same way, the tags `{% generation %}` and `{% endgeneration %}` become marks.
 
-A mark begins with a text that each process chooses at random, so no content and no template can forge one. The output
-of a loop that is not inside a macro, a call, a filter or a `set` block goes straight to the text. Elsewhere, the
-template may cut, strip or count the text that contains a mark, so the text without the marks must equal that of a
-render without marks.
+A mark begins with a text that each process chooses at random, so no content and no template can forge one. Only what
+goes straight to the text is marked: a template may cut, strip or count what a macro, a call, a filter, a block or a
+recursive loop writes.
 
 Without marks, message i begins where the text of `messages[:i]` ends. The price is quadratic, so conversations of more
 than a few hundred messages are rejected.
@@ -19,17 +18,15 @@ import re
 import secrets
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 from packer_cli.tokens.templates.conversation import Chat, Span, TemplateRejectError
 from packer_cli.tokens.templates.parts import TAGS, before_space
-from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError, is_generation, render
+from packer_cli.tokens.templates.template import CompiledTemplate, TemplateLimitError, is_generation
 
-Place = Literal["generation", "stream", "anywhere"]
-"""Place to mark: generation tags; loops that write straight to the text; or loops in macros and blocks as well."""
 MARK = "".join(chr(int(digit, 16) + (1 if digit < "8" else 6)) for digit in secrets.token_hex(8))
 """Begins each mark. No template replaces control characters, so all processes read a template alike; none of these is
 white space, and all are ASCII, as most texts: others would double the size of those."""
@@ -47,51 +44,32 @@ A mark is that text, a letter and the level: A where a part of the assistant beg
 loop ends."""
 
 
-class MarkedTemplate:
-    """A template with marks, run by jinja2."""
-
-    def __init__(self, template: CompiledTemplate, place: Place):
-        self._template = template
-        self._place = place
-        tree = marked_tree(template, place)
-        self.has_marks = tree is not None
-        """Whether there is something to mark."""
-        self._marked: Any = template.compile(tree) if self.has_marks else None
-
-    def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
-        """Return the text and the char ranges of the assistant's rounds, in order; None if marks change the text.
-
-        Raises:
-            TemplateRejectError: the template raised.
-        """
-        context = self._template.context(chat)
-        found = split(render(self._marked, context))
-        return found if self._place != "anywhere" or found[0] == self._template.text(context) else None
-
-
-def marked_tree(template: CompiledTemplate, place: Place, mark: str = MARK) -> Any | None:
-    """Return the template's syntax tree with marks, or, if `mark` is empty, without; None if none can be marked."""
+def marked(template: CompiledTemplate) -> Any | None:
+    """Compile a template with marks at its generation tags or, without these, at its loops; None if there is nothing
+    to mark, or if a tag is where it cannot be marked."""
     tree = template.environment.parse(template.source)
-    tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
-    marker = _Marker(place, mark)
+    marker = _Marker(template)
     marker.visit(tree, 0)
-    is_whole = marker.found == tags if place == "generation" else tags == 0
-    return tree if marker.found and is_whole else None
+    is_whole = marker.found == template.num_generation_tags if marker.is_tagged else marker.found
+    return template.compile(tree) if is_whole else None
 
 
 class _Marker(NodeTransformer):
     """Puts marks into a syntax tree, in place. What is visited is inside so many loops that are marked."""
 
-    def __init__(self, place: Place, mark: str):
-        self._place = place
-        self._mark = mark
+    def __init__(self, template: CompiledTemplate):
+        self.is_tagged = template.num_generation_tags > 0
         self.found = 0
         """Loops, or tags, that were marked."""
 
     def visit_For(self, node: Any, depth: int) -> Any:  # noqa: N802 - jinja's names, here and below
-        target = node.target
-        names = [each.name for each in ([target] if isinstance(target, nodes.Name) else target.find_all(nodes.Name))]
-        if self._place == "generation" or depth == _DEPTHS or not self._is_wanted(node, names):
+        if node.recursive:
+            return node
+        names = [
+            each.name for each in (node.target, *node.target.find_all(nodes.Name)) if isinstance(each, nodes.Name)
+        ]
+        # Needless marks do no harm.
+        if self.is_tagged or depth == _DEPTHS or not names or node.find(nodes.Output) is None:
             return self.generic_visit(node, depth)
         self.found += 1
         self.generic_visit(node, depth + 1)
@@ -99,34 +77,20 @@ class _Marker(NodeTransformer):
         return [node, self._output("O", depth, node.lineno)]
 
     def visit_CallBlock(self, node: Any, depth: int) -> Any:  # noqa: N802
-        if self._place != "generation" or not is_generation(node):
+        if not is_generation(node):
             return node
         self.found += 1
         begin, end = (self._output(letter, 0, node.lineno) for letter in "AO")
         return [begin, nodes.Scope(node.body, lineno=node.lineno), end]
 
-    def _captured(self, node: Any, depth: int) -> Any:
-        return self.generic_visit(node, depth) if self._place == "anywhere" else node
-
-    visit_Macro = visit_AssignBlock = _captured  # noqa: N815
-
-    def visit_FilterBlock(self, node: Any, _: int) -> Any:  # noqa: N802
+    def _captured(self, node: Any, _: int) -> Any:
+        """Leave out what a template may look at, rather than write."""
         return node
 
-    def _is_wanted(self, loop: Any, names: list[str]) -> bool:
-        """Whether a loop may be the one over the messages. In a stream, needless marks do no harm; elsewhere, marks in
-        a loop over the parts of a message would end its round, so only loops that read roles are marked."""
-        if not names:
-            return False
-        if self._place == "stream":
-            return loop.find(nodes.Output) is not None
-        reads = [node.node for node in loop.find_all(nodes.Getattr) if node.attr == "role"]
-        reads += [node.node for node in loop.find_all(nodes.Getitem) if getattr(node.arg, "value", None) == "role"]
-        reads += [argument for call in loop.find_all(nodes.Call) for argument in call.args]
-        return any(isinstance(node, nodes.Name) and node.name in names for node in reads)
+    visit_Macro = visit_AssignBlock = visit_FilterBlock = visit_Block = _captured  # noqa: N815
 
     def _output(self, letter: str, depth: int, lineno: int) -> Any:
-        return nodes.Output([nodes.TemplateData(self._mark and f"{self._mark}{letter}{depth}")], lineno=lineno)
+        return nodes.Output([nodes.TemplateData(f"{MARK}{letter}{depth}")], lineno=lineno)
 
     def _round_mark(self, names: list[str], depth: int, lineno: int) -> Any:
         is_assistant = [nodes.Operand("eq", nodes.Const("assistant"))]

@@ -1,4 +1,4 @@
-"""A chat template, compiled by jinja2 in transformers' sandbox: a conversation's text, and `{% generation %}` ranges.
+"""A chat template, compiled by jinja2 in transformers' sandbox.
 
 A template comes from the same unknown source as the tokenizer, so each render has limits of CPU time and of memory
 (see `memory`). The size of its products and powers has one, too, since nothing can interrupt Python's own arithmetic.
@@ -7,6 +7,7 @@ A template comes from the same unknown source as the tokenizer, so each render h
 from __future__ import annotations
 
 import datetime
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -19,15 +20,7 @@ from jinja2.runtime import LoopContext
 from jinja2.utils import Namespace, missing
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates.conversation import (
-    ASKED,
-    Chat,
-    Span,
-    TemplateRejectError,
-    cannot_render,
-    one_line,
-    read_chat,
-)
+from packer_cli.tokens.templates.conversation import ASKED, Chat, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.memory import limited_memory
 
 Result = TypeVar("Result")
@@ -184,14 +177,14 @@ class CompiledTemplate:
                 self._template: Any = limited(lambda: self.compile(source))
         except (TemplateError, RecursionError, SyntaxError) as error:
             raise TokenizerError(
-                f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
+                f"the chat template is not valid Jinja ({_one_line(error)}); give another with --chat-template FILE"
             ) from None
         except TemplateLimitError:
             raise TokenizerError(
                 "the chat template takes too long to compile; give another with --chat-template FILE"
             ) from None
         tree = self.environment.parse(source)
-        self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
+        self.num_generation_tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
 
     @cached_property
     def _exact(self) -> Any:
@@ -236,28 +229,6 @@ class CompiledTemplate:
             chat_template_utils._compile_jinja_template = compiles
         return str(text)
 
-    def text_and_generation(self, context: dict[str, Any]) -> tuple[str, list[Span]]:
-        """Render the text, and find the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
-
-        Raises:
-            TemplateRejectError: the template raised.
-        """
-        template = self._template
-        blocks: list[str] = []
-        spans: list[Span] = []
-
-        def render() -> None:
-            with self.environment.activate_tracker(blocks, spans):
-                for block in template.root_render_func(template.new_context(context)):
-                    blocks.append(block)
-
-        try:
-            limited(render)
-        except Exception as error:
-            raise cannot_render(error) from None
-        # Drop empty blocks: transformers would mark the token at their position.
-        return "".join(blocks), sorted(span for span in spans if span[1] > span[0])
-
     def generation_prompt(self) -> str:
         """Return the text that `add_generation_prompt=True` adds after a user message; may be empty."""
         for messages in (ASKED[:1], ASKED):
@@ -283,8 +254,16 @@ def render(template: Any, context: dict[str, Any]) -> str:
         write, join = template.root_render_func, template.environment.concat
         text: str = limited(lambda: join(write(template.new_context(context))))
         return text
+    except TemplateRejectError:
+        raise
     except Exception as error:
-        raise cannot_render(error) from None
+        raise TemplateRejectError(f"the chat template cannot render this conversation: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    """Write the error's message on one line of at most 300 chars, or its type's name if it has none."""
+    text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def is_generation(node: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -73,13 +73,13 @@ def _places(text: str, piece: str) -> Iterator[int]:
 def find_unwritten(
     chat: Chat,
     rendered: Rendered,
-    lost: Mapping[Turn, frozenset[str]],
+    lost: Callable[[str | Turn], frozenset[str]],
     trained: Callable[[int], set[str]],
 ) -> Iterator[str]:
     """Find which of a conversation's own words are not written, see `ChatRenderer.review`.
 
     Args:
-        lost: kinds of texts of turns that the template does not write, see `Rehearsal.words`.
+        lost: see `Reading`.
         trained: see `LossParts.kinds_of`.
     """
     text, spans, _ = rendered
@@ -96,7 +96,7 @@ def find_unwritten(
         if is_aligned:
             low, high = left.pop() if is_answer else (low, left[-1][0])
         turn = as_turn(short)
-        usual = lost.get(turn, frozenset())
+        usual = lost(turn)
         texts = [*_texts(message, turn)]
         absent = {
             kind: piece
