@@ -8,7 +8,7 @@ from packer_cli.corpus.blocks import require_span
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.records.shapes import Normalizer
-from packer_cli.corpus.records.tokens import TokenRecord
+from packer_cli.corpus.records.token_rows import TokenRecord, read_records, read_rows
 from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, ItemsFrom
 from packer_cli.corpus.versions import require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
@@ -70,8 +70,6 @@ class SliceReader(Normalizer):
             else:
                 reject(document)  # type: ignore[arg-type]
         if tokenized or raw.tokens is not None:
-            from packer_cli.corpus.records.token_rows import read_records, read_rows
-
             rows = raw.tokens
             found = read_records(tokenized) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
             batch.tokens, refused = found

@@ -140,7 +140,7 @@ class TokenRows(NamedTuple):
     lines: NDArray[np.int64]
     """int64[n]: line, row or place in the file, 1-based."""
     columns: dict[str, Lists]
-    """`input_ids` and others of `records.tokens.COLUMNS`, of integers or booleans; each has n lists."""
+    """`input_ids` and others of `records.token_rows.COLUMNS`, of integers or booleans; each has n lists."""
 
 
 class TokenBatch(NamedTuple):

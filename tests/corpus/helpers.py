@@ -13,8 +13,7 @@ from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.records.shapes import Normalizer
-from packer_cli.corpus.records.token_rows import read_records
-from packer_cli.corpus.records.tokens import TokenRecord
+from packer_cli.corpus.records.token_rows import TokenRecord, read_records
 from packer_cli.corpus.types import Document, Reject, TokenBatch
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello ☺"}]}

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.corpus.records.token_rows import read_records
-from packer_cli.corpus.records.tokens import TokenRecord
+from packer_cli.corpus.records.token_rows import TokenRecord, read_records
 from tests.naive.packed_rows import samples_of
 
 from .helpers import read_all, samples, write_jsonl

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from packer_cli.corpus.records.shapes import SHAPES, Normalizer
-from packer_cli.corpus.records.token_rows import read_records
-from packer_cli.corpus.records.tokens import TokenRecord
+from packer_cli.corpus.records.token_rows import TokenRecord, read_records
 from packer_cli.corpus.records.unused import TEXT_ONLY
 from packer_cli.corpus.types import RecordSchema, Reject, TokenBatch
 

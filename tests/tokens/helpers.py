@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from packer_cli.corpus.records.token_rows import read_records
-from packer_cli.corpus.records.tokens import TokenRecord
+from packer_cli.corpus.records.token_rows import TokenRecord, read_records
 from packer_cli.corpus.types import Document, DocumentBatch
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.tokens.encode.encoder import Encoder

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.corpus.records.tokens import TokenRecord
+from packer_cli.corpus.records.token_rows import TokenRecord
 from packer_cli.corpus.types import Document
 from packer_cli.format.loss_spans import find_wrong_row, mask_to_spans, spans_to_weights
 from packer_cli.tokens import writer

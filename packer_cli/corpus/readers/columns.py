@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
-from packer_cli.corpus.records import tokens, unused
+from packer_cli.corpus.records import token_rows, unused
 from packer_cli.corpus.records.base import read_json
 from packer_cli.corpus.records.weights import WEIGHTS
 from packer_cli.corpus.types import Reject, TokenRows
@@ -60,7 +60,7 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
         pairs = zip(columns, map(known.get, names), strict=True)
         columns = [column.view(_retyped(column.type, _as_json, feature)) for column, feature in pairs]
     taken = [column for name, column in zip(names, columns, strict=True) if name not in unused.MEDIA]
-    sizes = np.sum([value_bytes(column) for column in taken], axis=0)
+    sizes = np.sum([_sums(column, _leaf_bytes, of_structs=True) for column in taken], axis=0)
     lists_of = _token_columns(columns, names)
     if lists_of and sizes.max(initial=0) <= rules.max_record_bytes:
         for start, stop in _cuts(sizes, replace(rules, batch_bytes=max(rules.batch_bytes, TOKENS_BYTES))):
@@ -79,13 +79,13 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
 
 def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists]:
     """Return the columns of tokenized records; none where rows are other records, or some need a look one by one."""
-    if tokens.IDS not in names or not {*WEIGHTS}.isdisjoint(names):
+    if token_rows.IDS not in names or not {*WEIGHTS}.isdisjoint(names):
         return {}
     lists: dict[str, Lists] = {}
     for name, column in zip(names, columns, strict=True):
-        if name in tokens.COLUMNS:
+        if name in token_rows.COLUMNS:
             values = None if column.null_count else integers(column)
-            if values is None or (values.dtype == np.bool_ and name in tokens.NO_BOOLEANS):
+            if values is None or (values.dtype == np.bool_ and name in token_rows.NO_BOOLEANS):
                 return {}
             lists[name] = Lists(np.asarray(bounds(column)), values)
         elif name in unused.MEDIA and is_present(column).any():
@@ -209,18 +209,9 @@ def _sums(
     return of_leaf(column)
 
 
-def value_bytes(column: pa.Array) -> NDArray[np.int64]:
-    """Count bytes (int64[n]) that each value of a validated column takes on its own.
-
-    Text is as long as it is, in whichever encoding it is stored.
-    """
-    return _sums(column, _leaf_bytes, of_structs=True)
-
-
 def is_present(column: pa.Array) -> NDArray[np.bool_]:
     """Mark values (bool[n]) of a validated column neither null, nor empty text or lists, nor lists of these."""
-    present: NDArray[np.bool_] = _sums(column, _leaf_presence, of_structs=False) > 0
-    return present
+    return _sums(column, _leaf_presence, of_structs=False) > 0
 
 
 def _leaf_bytes(column: pa.Array) -> NDArray[np.int64]:

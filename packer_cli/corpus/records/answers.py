@@ -26,7 +26,7 @@ from typing import Any
 from packer_cli.corpus.records.base import BadRecordError, Shape, as_list, read_string, require, type_name
 from packer_cli.corpus.records.messages import ANSWERS, answered, begin_with, read_tools, read_turns, take_prompt
 from packer_cli.corpus.records.texts import ALPACA
-from packer_cli.corpus.records.tokens import PAIR_IDS, TokenRecord
+from packer_cli.corpus.records.token_rows import PAIR_IDS, TokenRecord
 from packer_cli.corpus.records.weights import FLAGS, HAS_FLAGS, WEIGHT, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Message, Record, RecordSchema
 from packer_cli.format.constants import ITEM_VALUES

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from packer_cli.corpus.records import messages, tokens, unused
+from packer_cli.corpus.records import messages, token_rows, unused
 from packer_cli.corpus.records.answers import GROUP, PAIR
 from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape
 from packer_cli.corpus.records.texts import ALPACA, PROMPT, TEXT
-from packer_cli.corpus.records.tokens import TokenRecord
+from packer_cli.corpus.records.token_rows import TokenRecord
 from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, Document, ItemsFrom, Record, Reject
 from packer_cli.plugins import Registry
 
 _OWN = {
-    "tokens": tokens.SHAPE,
+    "tokens": token_rows.SHAPE,
     "preference": PAIR["stanford"],
     "completions": GROUP,
     "messages": messages.SHAPE,

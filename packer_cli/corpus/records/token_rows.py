@@ -17,31 +17,44 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import common_prefix, join_arrays, join_samples
-from packer_cli.corpus.records.base import BadRecordError, type_name
-from packer_cli.corpus.records.tokens import (
-    COLUMNS,
-    IDS,
-    LABELS,
-    LENGTHS,
-    MASKS,
-    NO_BOOLEANS,
-    PADDING,
-    PAIR_IDS,
-    POSITIONS,
-    TokenRecord,
-)
+from packer_cli.corpus.records.base import BadRecordError, Shape, type_name
 from packer_cli.corpus.records.weights import WEIGHT, WEIGHTS, read_weight
 from packer_cli.corpus.types import Record, Reject, TokenBatch, TokenRows
 from packer_cli.format.ragged import Lists, owners
 
+IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
+MASKS = ("loss_mask", "assistant_masks", "completion_mask")
+COLUMNS = (IDS, LABELS, *MASKS, PADDING, POSITIONS, LENGTHS)
+PAIR_IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
+NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS, *PAIR_IDS)
+"""Columns in which True is not 1."""
 NO_LOSS = -100
 MAX_ID = 2**31 - 1
+
+
+class TokenRecord(NamedTuple):
+    """A tokenized record, or preference pair, to be read with others by `read_records`."""
+
+    line: int
+    record: Record
+    values: dict[str, float] | None = None
+    """Values that a pair brings; None: it is none."""
+
+
+def parse(record: Record, line: int) -> TokenRecord:
+    """Return the record itself, unless it has no ids."""
+    if record[IDS] is None:
+        raise BadRecordError(f'"{IDS}" must be an array of integers, this is null')
+    return TokenRecord(line, record)
+
+
+SHAPE = Shape(((IDS,),), (*COLUMNS[1:], *WEIGHTS), parse)
 
 
 def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject]]:
