@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from packer_cli.cli import options
 from packer_cli.cli.command import as_command, json_option, option
-from packer_cli.cli.options import (
-    config_option,
-    engine_option,
-    inputs_argument,
-    model_options,
-    output_option,
-    workers_option,
-)
 from packer_cli.config import GpuConfig, PackConfig, validate
 from packer_cli.panels import Panel
 
 
 @as_command(chain=("tokenize", "plan", "write"))
-@inputs_argument
-@output_option("Folder to write: new, empty, or an earlier run's.")
-@model_options(PackConfig)
-@workers_option
-@engine_option
-@config_option
+@options.inputs_argument
+@options.output_option("Folder to write: new, empty, or an earlier run's.")
+@options.model_options(PackConfig)
+@options.workers_option
+@options.engine_option
+@options.config_option
 @json_option("set", Panel.OUTPUT)
 @option("--dry-run", is_flag=True)
 def command(inputs: tuple[str, ...], output: str, **values: Any) -> None:

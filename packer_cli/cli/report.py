@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from packer_cli.cli import options
 from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
-from packer_cli.cli.options import (
-    begins_with,
-    config_option,
-    is_typed,
-    model_options,
-    output_file,
-    output_file_option,
-    path_argument,
-    workers_option,
-)
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
 
 
 @as_command()
-@path_argument
-@output_file_option("report.html", "Page to write.")
-@model_options(PlanConfig, is_optional=True)
-@model_options(TrainConfig)
+@options.path_argument
+@options.output_file_option("report.html", "Page to write.")
+@options.model_options(PlanConfig, is_optional=True)
+@options.model_options(TrainConfig)
 @option("--strategies", metavar="all|none|NAME,...", default="all", show_default=True)
 @json_option("report", Panel.OUTPUT)
-@workers_option
-@config_option
+@options.workers_option
+@options.config_option
 def command(path: str, output: str, **values: Any) -> None:
     """Write a page with charts of a packed set, a plan or lengths, and what to try next.
 
@@ -50,9 +41,9 @@ def command(path: str, output: str, **values: Any) -> None:
     """
     from packer_cli.report.page import MARK
 
-    file = output_file(output, "report.html", begins_with(MARK))
+    file = options.output_file(output, "report.html", options.begins_with(MARK))
     if not validate(GpuConfig, values).has_gpu_model:  # In a config file, they may be for another command.
-        values |= {name: None for name in TrainConfig.model_fields if not is_typed(name)}
+        values |= {name: None for name in TrainConfig.model_fields if not options.is_typed(name)}
     from packer_cli.commands.report import report
 
     found = report(path, output=file, **values)

@@ -6,30 +6,23 @@ from typing import Any
 
 import click
 
+from packer_cli.cli import options
 from packer_cli.cli.command import LocalPath, Text, as_command, columns, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
-from packer_cli.cli.options import (
-    begins_with,
-    corpus_options,
-    inputs_argument,
-    is_typed,
-    model_options,
-    output_file,
-)
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
 
 
 @as_command()
-@inputs_argument
-@model_options(PlanConfig, is_optional=True)
-@model_options(TrainConfig)
+@options.inputs_argument
+@options.model_options(PlanConfig, is_optional=True)
+@options.model_options(TrainConfig)
 @option("--algorithms", metavar="ROW,...")
 @option("--sort", metavar="COLUMN", type=Text(columns), show_default="epoch")
 @option("--trace", type=LocalPath(), metavar="FILE", panel=Panel.OUTPUT)
 @option("--trace-steps", type=click.IntRange(min=1), panel=Panel.OUTPUT, default=10, show_default=True, metavar="N")
 @json_option("simulate", Panel.OUTPUT)
-@corpus_options
+@options.corpus_options
 def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **values: Any) -> None:
     r"""Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
 
@@ -56,9 +49,9 @@ def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **valu
     if trace is not None:
         from packer_cli.commands.simulate import TRACE_MARK
 
-        file = output_file(trace, "trace.json", begins_with(TRACE_MARK), option="--trace")
+        file = options.output_file(trace, "trace.json", options.begins_with(TRACE_MARK), option="--trace")
         values["trace"] = file
-    if trace is not None or is_typed("trace_steps"):  # In a config file, it may be for a run with a trace.
+    if trace is not None or options.is_typed("trace_steps"):  # In a config file, it may be for a run with a trace.
         values["trace_steps"] = trace_steps
     from packer_cli.commands.simulate import simulate
 

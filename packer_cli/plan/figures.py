@@ -8,22 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format import metrics as records
 from packer_cli.format.constants import Mask
-from packer_cli.format.metrics import (
-    BaselineMetrics,
-    Counts,
-    Delay,
-    GroupChoice,
-    GroupMetrics,
-    Metrics,
-    OverallMetrics,
-    PipelineImbalances,
-    PlanFigures,
-    PlanMetrics,
-    Randomness,
-    SampleCounts,
-    TreeFigures,
-)
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
 from packer_cli.plan.core.metrics import measure, measure_each, pieces_by_group
@@ -105,7 +91,7 @@ def _naive_plan(plan: Plan, request: PlanRequest, packing: str) -> Plan:
 
 def plan_stats(
     plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None, baseline: Baseline | None = None
-) -> PlanMetrics:
+) -> records.PlanMetrics:
     """Measure a plan beside the baseline. Price: that of `baseline_of`, and O(slots).
 
     Args:
@@ -114,28 +100,32 @@ def plan_stats(
     """
     figures = plan_figures(plan, request, source_of_sample)
     baseline = baseline or baseline_of(plan, request)
-    return PlanMetrics(
+    return records.PlanMetrics(
         **vars(figures),
-        baseline=BaselineMetrics(name=baseline.name, **_rounded(measure(baseline.plan, linear=request.linear))),
+        baseline=records.BaselineMetrics(
+            name=baseline.name, **_rounded(measure(baseline.plan, linear=request.linear))
+        ),
     )
 
 
-def plan_figures(plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None) -> PlanFigures:
+def plan_figures(
+    plan: Plan, request: PlanRequest, source_of_sample: NDArray[Any] | None = None
+) -> records.PlanFigures:
     """Measure a plan without the baseline; arguments as of `plan_stats`. Price: O(slots)."""
     overall, *by_group = map(_rounded, measure_each(plan, [None, *range(len(plan.groups))], request.linear))
-    own = _rounded(PipelineImbalances(**request.strategy.figures(plan, request)))
+    own = _rounded(records.PipelineImbalances(**request.strategy.figures(plan, request)))
     randomness = _rounded(measure_randomness(plan, source_of_sample, request.seed))
-    return PlanFigures(
-        overall=OverallMetrics(**overall, **randomness, **_rounded(measure_delay(plan)), **own),
+    return records.PlanFigures(
+        overall=records.OverallMetrics(**overall, **randomness, **_rounded(measure_delay(plan)), **own),
         groups=tuple(
-            GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured)
+            records.GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured)
             for g, (group, measured) in enumerate(zip(plan.groups, by_group, strict=True))
         ),
     )
 
 
-F = TypeVar("F", bound=PlanFigures)
-M = TypeVar("M", bound=Metrics)
+F = TypeVar("F", bound=records.PlanFigures)
+M = TypeVar("M", bound=records.Metrics)
 
 
 def prove_by_program(figures: F, plan: Plan) -> F:
@@ -154,7 +144,7 @@ def prove_by_program(figures: F, plan: Plan) -> F:
     # A pack is of one group, so the bound on all is the sum of theirs.
     overall = replace(figures.overall, packs_lower_bound=sum(metrics.packs_lower_bound for metrics in groups))
     proved = replace(figures, groups=groups, overall=overall)
-    if isinstance(proved, PlanMetrics):
+    if isinstance(proved, records.PlanMetrics):
         longest = plan.groups[-1]
         baseline = _with_proof(proved.baseline, align_up(plan.pieces.length, longest.align), longest.capacity)
         return replace(proved, baseline=baseline)
@@ -219,7 +209,7 @@ class Masks:
     groups: tuple[NamedSparsity, ...]
 
 
-def measure_masks(plan: Plan, metrics: PlanFigures) -> Masks | None:
+def measure_masks(plan: Plan, metrics: records.PlanFigures) -> Masks | None:
     """Measure the mask's sparsity in the packs of each group, and of all; None for trees. Price: O(pieces)."""
     if plan.pieces.attention is not None:
         return None
@@ -234,23 +224,23 @@ class Stats:
 
     lengths: LengthStats | None = None
     """The distribution of lengths; None of a plan that was read."""
-    group_choice: GroupChoice | None = None
+    group_choice: records.GroupChoice | None = None
     """Choice of automatic groups; None if they were named."""
     strategy: str | None = None
     """Strategy of the plan. The strategy and the packing are None where lengths were not planned."""
     packing: str | None = None
     """The packing; None also where the strategy takes none."""
-    counts: Counts | SampleCounts | None = None
+    counts: records.Counts | records.SampleCounts | None = None
     """Counts of the samples that were kept, cut or left out."""
-    overall: OverallMetrics | None = None
+    overall: records.OverallMetrics | None = None
     """The figures of all packs."""
-    groups: tuple[GroupMetrics, ...] | None = None
+    groups: tuple[records.GroupMetrics, ...] | None = None
     """Metrics of each group."""
-    baseline: BaselineMetrics | None = None
+    baseline: records.BaselineMetrics | None = None
     """Metrics of the plan that it is compared with."""
     masks: Masks | None = None
     """Sparsity of the attention mask; None for trees."""
-    trees: TreeFigures | None = None
+    trees: records.TreeFigures | None = None
     """Savings of shared prefixes, of samples that were not planned; of a plan, `counts` have them."""
 
     @property
@@ -260,12 +250,14 @@ class Stats:
         return of_lengths if self.counts is None else self.counts.unit
 
     @property
-    def metrics(self) -> PlanMetrics | None:
+    def metrics(self) -> records.PlanMetrics | None:
         """The figures of the plan; None without one."""
         if self.overall is None or self.groups is None or self.baseline is None:
             return None
-        return PlanMetrics(overall=self.overall, groups=self.groups, baseline=self.baseline)
+        return records.PlanMetrics(overall=self.overall, groups=self.groups, baseline=self.baseline)
 
 
-def _rounded(record: Metrics | Randomness | Delay | PipelineImbalances) -> dict[str, Any]:
+def _rounded(
+    record: records.Metrics | records.Randomness | records.Delay | records.PipelineImbalances,
+) -> dict[str, Any]:
     return {name: round(value, 10) if isinstance(value, float) else value for name, value in vars(record).items()}

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from packer_cli.format.metrics import (
-    Counts,
-    Metrics,
-    OverallMetrics,
-    PipelineImbalances,
-    PlanMetrics,
-    SampleCounts,
-    TreeFigures,
-)
+from packer_cli.format import metrics as records
 from packer_cli.plan.core.segments import BLOCK
 from packer_cli.plan.figures import LengthStats, Masks, Stats
 from packer_cli.plan.strategies.registry import STRATEGIES
@@ -32,7 +24,7 @@ def stats_tables(stats: Stats) -> list[Table]:
     return [*tables, trees_table(trees)] if trees else tables
 
 
-def trees_table(trees: TreeFigures) -> Table:
+def trees_table(trees: records.TreeFigures) -> Table:
     """Tabulate what sharing prefixes saves."""
     padded, unique, flat, work = trees.tokens_padded, trees.tokens_unique, trees.tokens_flat, trees.attention_tree
 
@@ -90,7 +82,7 @@ _COUNTS = {
 """In processing order; False: shown only if there are any."""
 
 
-def counts_table(counts: SampleCounts) -> Table:
+def counts_table(counts: records.SampleCounts) -> Table:
     """Tabulate what became of the records, or of the samples if only lengths are known."""
     values, shown, names = {**vars(counts), "set_aside": getattr(counts, "set_aside", 0)}, _COUNTS, {}
     if counts.items is not None:  # They say of each kind what became of it.
@@ -106,7 +98,9 @@ def counts_table(counts: SampleCounts) -> Table:
         for name, is_always in shown.items()
         if values.get(name) or (is_always and name in values)
     )
-    return table_of_values("Records" if isinstance(counts, Counts) else f"{counts.unit.title()}s", rows, "count")
+    return table_of_values(
+        "Records" if isinstance(counts, records.Counts) else f"{counts.unit.title()}s", rows, "count"
+    )
 
 
 _MOST_INPUTS = 6
@@ -153,7 +147,7 @@ def describe_plan(strategy: str | None, packing: str | None) -> str:
     return f"planned with strategy {strategy}" + (f", packing {packing}" if packing else "")
 
 
-def metrics_tables(metrics: PlanMetrics, counts: SampleCounts, how: str) -> list[Table]:
+def metrics_tables(metrics: records.PlanMetrics, counts: records.SampleCounts, how: str) -> list[Table]:
     """Make a column for all packs, the baseline and each group, notes on randomness, and pipelines' imbalances.
 
     Args:
@@ -161,7 +155,7 @@ def metrics_tables(metrics: PlanMetrics, counts: SampleCounts, how: str) -> list
         how: it was planned, see `describe_plan`.
     """
     # What is compared stands together, also where a narrow terminal breaks the table.
-    columns: list[tuple[str, Metrics]] = [("all", metrics.overall), ("baseline", metrics.baseline)]
+    columns: list[tuple[str, records.Metrics]] = [("all", metrics.overall), ("baseline", metrics.baseline)]
     columns += [(group.name, group) for group in metrics.groups]
     rows = []
     for usual, field, show in _FIGURES:
@@ -179,7 +173,7 @@ def metrics_tables(metrics: PlanMetrics, counts: SampleCounts, how: str) -> list
     return [table] if metrics.overall.packing_between is None else [table, imbalances_table(metrics.overall)]
 
 
-def _notes(metrics: PlanMetrics) -> Iterator[str]:
+def _notes(metrics: records.PlanMetrics) -> Iterator[str]:
     overall, baseline = metrics.overall, metrics.baseline
     yield (
         f"{counted(overall.num_steps, 'step')}; displacement from a uniform order {overall.mean_displacement:,.1f} "
@@ -202,7 +196,7 @@ def _notes(metrics: PlanMetrics) -> Iterator[str]:
         yield f"{counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)"
 
 
-def _on_delays(overall: OverallMetrics) -> Iterator[str]:
+def _on_delays(overall: records.OverallMetrics) -> Iterator[str]:
     """Yield notes on samples' distance from the step in which a stream would bring them."""
     carried = f"; {counted(overall.num_carried, 'piece')} found no room at first" if overall.num_carried else ""
     yield (
@@ -216,7 +210,7 @@ def _on_delays(overall: OverallMetrics) -> Iterator[str]:
         )
 
 
-def imbalances_table(pipelines: PipelineImbalances) -> Table:
+def imbalances_table(pipelines: records.PipelineImbalances) -> Table:
     """Tabulate the four imbalances of Hydraulis, a row each."""
     rows = (
         (f"{name}: {meaning}", cell(value, ratio if is_share else "{:.3f}".format, "-"))
@@ -230,7 +224,7 @@ def imbalances_table(pipelines: PipelineImbalances) -> Table:
     return table_of_values("Imbalances of pipelines (0 and 1 are best)", rows)
 
 
-def masks_table(metrics: PlanMetrics, masks: Masks) -> Table:
+def masks_table(metrics: records.PlanMetrics, masks: Masks) -> Table:
     """Tabulate what the masks leave out of attention, a row for each group with packs, and one for all."""
     known = {group.name for group in metrics.groups if group.num_packs}
     named = [(group.name, group) for group in masks.groups if group.name in known] + [("all", masks.overall)]

@@ -18,19 +18,10 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
 from packer_cli.plan.core.types import ItemPieces, PieceLoss, Plan
 from packer_cli.remote.path import RemotePath, is_remote, path_from, paths_below
+from packer_cli.shards import repair
 from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
-from packer_cli.shards.repair import (
-    PACK_AGAIN,
-    PLAN_AGAIN,
-    find_damaged,
-    generation_plan,
-    set_files,
-    shard_tasks,
-    what_writes_shards,
-    write_command,
-)
 from packer_cli.shards.write import PlannedPacks
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.store import TokenStore, open_store
@@ -70,9 +61,9 @@ class Report:
         """Whether damage was found in a file."""
         return any(damage.file == file for damage in self.damaged)
 
-    def add(self, found: Mapping[str, str], repair: str) -> None:
-        """Add damage: what is wrong with each file, by path."""
-        self.damaged += [Damage(file=file, what=what, repair=repair) for file, what in found.items()]
+    def add(self, found: Mapping[str, str], how: str) -> None:
+        """Add damage: what is wrong with each file, by path, and how to repair it."""
+        self.damaged += [Damage(file=file, what=what, repair=how) for file, what in found.items()]
 
 
 def without_remedy(error: Exception) -> str:
@@ -95,8 +86,8 @@ def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_st
         VersionError: the set has another format version.
     """
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
-    write = what_writes_shards(folder)
-    if write != PACK_AGAIN:
+    write = repair.what_writes_shards(folder)
+    if write != repair.PACK_AGAIN:
         write += " (with --shard-size or --index-only, if you gave them before)"  # Only the manifest knew.
     try:
         return Verifier(folder, read_manifest(folder), engine, fast=fast, checks_store=checks_store)
@@ -121,7 +112,7 @@ class Verifier:
         self._engine = engine
         self._fast = fast
         self._checks_store = checks_store
-        self._write = what_writes_shards(folder)
+        self._write = repair.what_writes_shards(folder)
 
     @property
     def _write_all(self) -> str:
@@ -134,14 +125,14 @@ class Verifier:
 
     def check_files(self, progress: Progress | None = None) -> None:
         """Check that every file has its checksum and is this set's. Price: reading all of them once."""
-        files = list(set_files(self._manifest))
-        found = find_damaged(self._folder, files, self._engine, progress)
+        files = list(repair.set_files(self._manifest))
+        found = repair.find_damaged(self._folder, files, self._engine, progress)
         kinds = {file.path: file.kind for file in files}
         has_plan = self._manifest.plan.path not in found
         if not has_plan:
-            self._write = PACK_AGAIN
-        of_ranks = write_command(self._folder) if has_plan else PACK_AGAIN
-        repairs = {"plan": PLAN_AGAIN, "iterations": of_ranks, "rank": of_ranks, "schedules": self._deal_again}
+            self._write = repair.PACK_AGAIN
+        of_ranks = repair.write_command(self._folder) if has_plan else repair.PACK_AGAIN
+        repairs = {"plan": repair.PLAN_AGAIN, "iterations": of_ranks, "rank": of_ranks, "schedules": self._deal_again}
         for path, what in found.items():
             self.report.add({path: what}, repairs.get(kinds[path], self._write))
         for kind, name in (("shard", "shards"), ("rank", "rank_manifests")):
@@ -162,7 +153,7 @@ class Verifier:
         try:
             prove_pieces(plan.pieces, header.config, store)
         except (PlanError, IndexError) as error:
-            self.report.add({PLAN_NAME: str(error)}, PLAN_AGAIN)
+            self.report.add({PLAN_NAME: str(error)}, repair.PLAN_AGAIN)
             return
         self._check_ranks((plan, piece_loss))
         self._check_packs(packs, progress)
@@ -176,7 +167,7 @@ class Verifier:
             if not is_of_plan(self._manifest, header.fingerprint):
                 raise FormatError("it is not the plan of the shards beside it")
         except (InputError, FormatError) as error:
-            self.report.add({PLAN_NAME: without_remedy(error)}, PLAN_AGAIN)
+            self.report.add({PLAN_NAME: without_remedy(error)}, repair.PLAN_AGAIN)
             return None
         return plan, piece_loss, header
 
@@ -196,13 +187,13 @@ class Verifier:
                 return opened
             for name, what in found.items():
                 # A run reads no remote file that the index lists with its size.
-                repair = f"{_remove(store / name)}, then {PACK_AGAIN}" if is_remote(store) else PACK_AGAIN
-                self.report.add({f"{header.store}/{name}": what}, repair)
+                how = f"{_remove(store / name)}, then {repair.PACK_AGAIN}" if is_remote(store) else repair.PACK_AGAIN
+                self.report.add({f"{header.store}/{name}": what}, how)
             self._leave_out_tokens("the token store is damaged")
         except (InputError, FormatError) as error:
             is_gone = isinstance(error, InputError)
             if self._manifest.tokens or not is_gone:
-                self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, PACK_AGAIN)
+                self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, repair.PACK_AGAIN)
             self._leave_out_tokens(
                 f"there is no token store {str(store)!r}" if is_gone else "the token store is damaged"
             )
@@ -238,7 +229,7 @@ class Verifier:
         if planned is None:
             return itertools.repeat(None)
         try:
-            plan = generation_plan(self._folder, generation, planned[0])
+            plan = repair.generation_plan(self._folder, generation, planned[0])
             prove_schedules(plan, generation)
         except (FormatError, PlanError) as error:
             path = (generation.schedules or self._manifest.plan).path
@@ -248,7 +239,7 @@ class Verifier:
         return (EpochColumns(plan, schedule, planned[1]) for schedule in plan.epochs)
 
     def _check_packs(self, packs: PlannedPacks, progress: Progress | None) -> None:
-        shards = [shard for shard in shard_tasks(self._manifest) if not self.report.is_damaged(shard.name)]
+        shards = [shard for shard in repair.shard_tasks(self._manifest) if not self.report.is_damaged(shard.name)]
         num_bytes = {shard.path: shard.num_bytes for shard in self._manifest.shards}
         sizes = [num_bytes[shard.name] for shard in shards]
         schema = self._manifest.schema

@@ -37,14 +37,7 @@ from numba import njit
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.csr import argsort_descending, count_lengths, group_by_pack
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array
-from packer_cli.plan.kernels.length_index import (
-    LengthIndex,
-    index_add,
-    index_ceiling,
-    index_floor,
-    index_remove,
-    make_index,
-)
+from packer_cli.plan.kernels import length_index
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.packing.best_fit import best_fit_decreasing, best_fit_each
 from packer_cli.plan.packing.ilp.columns import Classes, generate_columns, make_classes
@@ -153,9 +146,9 @@ def _min_bin_slack(counts: Int64Array, capacity: int) -> tuple[Int32Array, Int64
     Args:
         counts: int64[longest + 1], samples of each length; zeros afterwards.
     """
-    index = make_index(len(counts))
+    index = length_index.make_index(len(counts))
     for value in np.flatnonzero(counts):
-        index_add(index, value)
+        length_index.index_add(index, value)
     num = counts.sum()
     taken = np.empty(num, dtype=np.int32)
     offsets = np.zeros(num + 1, dtype=np.int64)
@@ -163,13 +156,13 @@ def _min_bin_slack(counts: Int64Array, capacity: int) -> tuple[Int32Array, Int64
     num_packs = begin = 0
     spare = _MOST_OF_ALL
     while begin < num:
-        shortest = index_ceiling(index, np.int64(1))
+        shortest = length_index.index_ceiling(index, np.int64(1))
         room = limit = capacity
         least = capacity + 1
         level = nodes = num_best = 0
         while limit >= shortest:
             # Down: always the longest that fits and is no longer than the one before.
-            length = index_floor(index, limit)
+            length = length_index.index_floor(index, limit)
             while length > 0:
                 _take(index, counts, length)
                 chosen[level] = length
@@ -177,7 +170,7 @@ def _min_bin_slack(counts: Int64Array, capacity: int) -> tuple[Int32Array, Int64
                 nodes += 1
                 room -= length
                 limit = min(length, room)
-                length = index_floor(index, limit)
+                length = length_index.index_floor(index, limit)
             if room < least:
                 least = room
                 num_best = level
@@ -203,16 +196,16 @@ def _min_bin_slack(counts: Int64Array, capacity: int) -> tuple[Int32Array, Int64
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _take(index: LengthIndex, counts: Int64Array, length: int) -> None:
+def _take(index: length_index.LengthIndex, counts: Int64Array, length: int) -> None:
     counts[length] -= 1
     if counts[length] == 0:
-        index_remove(index, length)
+        length_index.index_remove(index, length)
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _put(index: LengthIndex, counts: Int64Array, length: int) -> None:
+def _put(index: length_index.LengthIndex, counts: Int64Array, length: int) -> None:
     if counts[length] == 0:
-        index_add(index, length)
+        length_index.index_add(index, length)
     counts[length] += 1
 
 

@@ -10,17 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from packer_cli.format.ragged import offsets_of
+from packer_cli.plan.core import csr
 from packer_cli.plan.core.cost import pack_sums
-from packer_cli.plan.core.csr import (
-    copy_packs,
-    count_lengths,
-    group_by_pack,
-    ids_of,
-    merge_packs,
-    pack_tokens_and_work,
-    rename_members,
-    select_packs,
-)
 from packer_cli.plan.core.groups import is_in_group, limits_of
 from packer_cli.plan.core.iterations import Iterations, deal, one_group_each
 from packer_cli.plan.core.segments import align_up, padded_lengths
@@ -185,7 +176,7 @@ class _OfGroup:
     def arrange(self, own: BoolArray, is_left: BoolArray) -> GroupPacks:
         """Arrange the group's own pieces (bool[m]) and some of those that are left (bool[m])."""
         request, lengths, num_ranks = self.request, self.lengths, self.num_ranks
-        count = count_lengths(lengths, is_left) if self.g else np.zeros(1, dtype=np.int64)
+        count = csr.count_lengths(lengths, is_left) if self.g else np.zeros(1, dtype=np.int64)
         offsets, pieces = self.pack(own, count)
         state = rng_state(request.seed, Stream.BALANCE, self.g)
         tokens, work = self.taken_and_work(offsets, pieces)
@@ -206,8 +197,8 @@ class _OfGroup:
                     pack_of, chosen = longest_fill(room, count)
                 added = pick_samples(chosen, lengths, is_left, len(count) - 1)
                 is_left[added] = False
-            added_offsets, by_pack = group_by_pack(pack_of, as_ids(np.arange(len(added))), len(tokens))
-            offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
+            added_offsets, by_pack = csr.group_by_pack(pack_of, as_ids(np.arange(len(added))), len(tokens))
+            offsets, pieces = csr.merge_packs(offsets, pieces, added_offsets, added[by_pack])
             offsets, pieces, lost = trim_packs(offsets, pieces, lengths, request.max_samples)
             is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
             tokens, work = self.taken_and_work(offsets, pieces)
@@ -223,7 +214,7 @@ class _OfGroup:
     def taken_and_work(self, offsets: Int64Array, pieces: Int32Array) -> tuple[Int64Array, Int64Array]:
         """Sum up how much each pack takes of its capacity, and its attention work (int64[p] both)."""
         if self.items is None:
-            return pack_tokens_and_work(offsets, pieces, self.lengths)
+            return csr.pack_tokens_and_work(offsets, pieces, self.lengths)
         limits = limits_of(self.capacity, self.request.limits)
         return self.items.taken(offsets, pieces, limits), pack_sums(self.items.attention, offsets, pieces)
 
@@ -266,7 +257,7 @@ class _OfGroup:
         if request.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
             offsets, pieces = packed(capacity - int(capacity * FREE_TO_FILL))
         if not is_all:
-            rename_members(pieces, ids_of(own))
+            csr.rename_members(pieces, csr.ids_of(own))
         return limit_samples(offsets, pieces, lengths, capacity, request.max_samples)
 
     def order(self, tokens: Int64Array, work: Int64Array, state: UInt64Array) -> Int32Array:
@@ -287,13 +278,13 @@ class _OfGroup:
         """Put the packs in order, and spread those that do not fill an iteration over all ranks."""
         num_left = _num_to_spread(len(order), self.num_ranks)
         num_whole = len(order) - num_left
-        left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
+        left_offsets, left = csr.select_packs(offsets, pieces, order[num_whole:])
         spread_out = self.spread(left, -(-num_left // self.num_ranks) * self.num_ranks)
         if spread_out:
             left_offsets, left = spread_out
         new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
         new_pieces = np.empty(len(pieces), dtype=np.int32)
-        copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces)
+        csr.copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces)
         new_pieces[new_offsets[num_whole] :] = left
         new_offsets[num_whole:] = left_offsets + new_offsets[num_whole]
         return GroupPacks(new_offsets, new_pieces, len(left_offsets) - 1, spread_out is not None)
@@ -307,8 +298,10 @@ class _OfGroup:
         row_of = spread(self.lengths[pieces], work, falling, self.capacity, num_rows, most)
         if (row_of < 0).any():
             return None
-        offsets, members = group_by_pack(row_of, falling, num_rows)
-        return select_packs(offsets, pieces[members], np.argsort(-pack_sums(work, offsets, members), kind="stable"))
+        offsets, members = csr.group_by_pack(row_of, falling, num_rows)
+        return csr.select_packs(
+            offsets, pieces[members], np.argsort(-pack_sums(work, offsets, members), kind="stable")
+        )
 
     def refine(self, packs: GroupPacks) -> None:
         """Even out each `num_even` packs in place; spread rows do not become longer."""
@@ -348,7 +341,7 @@ def _plan_batches(pieces: Pieces, lengths: Int32Array, request: PlanRequest) -> 
     num_ranks = group.num_dp_ranks(request.num_gpus)
     seed = int(rng_state(request.seed, Stream.PACKING, 0)[0])
     offsets, members = request.algorithm.pack(lengths, group.capacity, seed, request.packing_options)
-    _, work = pack_tokens_and_work(offsets, members, padded_lengths(offsets, members, lengths), request.evened)
+    _, work = csr.pack_tokens_and_work(offsets, members, padded_lengths(offsets, members, lengths), request.evened)
     order = order_packs(work, num_ranks, request.balance, rng_state(request.seed, Stream.BALANCE, 0))
-    batches = make_packs(*select_packs(offsets, members, order), np.zeros_like(order))
+    batches = make_packs(*csr.select_packs(offsets, members, order), np.zeros_like(order))
     return assemble_padded(pieces, batches, deal(as_ids(np.arange(len(batches))), num_ranks), request)

@@ -24,14 +24,7 @@ from packer_cli.plan.kernels.balance import spread
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
 from packer_cli.plan.packing.next_fit import next_fit
-from packer_cli.plan.strategies.wlb.arrival import (
-    MOST_QUEUES,
-    Arrivals,
-    PackedSteps,
-    imbalances,
-    pack_with_queues,
-    tune_thresholds,
-)
+from packer_cli.plan.strategies.wlb import arrival
 from packer_cli.sizes import parse_tokens
 
 AUTO = "auto"
@@ -80,8 +73,8 @@ class DelayOptions(StepOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = (AUTO, *map(str, range(MOST_QUEUES + 1)))
-        self.require("queues", self.queues in numbers, f"be {AUTO} or 0 to {MOST_QUEUES}", "delay")
+        numbers = (AUTO, *map(str, range(arrival.MOST_QUEUES + 1)))
+        self.require("queues", self.queues in numbers, f"be {AUTO} or 0 to {arrival.MOST_QUEUES}", "delay")
         self.require("delay", 0 <= self.delay < float("inf"), "be a number of steps, at least 0", "delay")
         lengths = self._lengths("thresholds", "32k+64k")
         if lengths and self.queues not in (AUTO, str(len(lengths))):
@@ -109,12 +102,12 @@ class DelayOptions(StepOptions):
         """Return the capacities that memory holds, not the context window's alone."""
         return self._lengths("s_max") or [2 * window if 2 * window < 2**31 else window]
 
-    def find_thresholds(self, arrivals: Arrivals, capacity: int) -> Int64Array:
+    def find_thresholds(self, arrivals: arrival.Arrivals, capacity: int) -> Int64Array:
         """Return the thresholds (int64[n]), tuned if none are given."""
         if self.thresholds != AUTO:
             return np.array(self._lengths("thresholds"), dtype=np.int64)
         number = None if self.queues == AUTO else int(self.queues)
-        return tune_thresholds(arrivals, capacity, self.delay, number)
+        return arrival.tune_thresholds(arrivals, capacity, self.delay, number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,22 +138,22 @@ class StepPacker(PackingAlgorithm):
     """Whether the micro-batches of a step are dealt to the replicas by time, and not as they come."""
 
 
-def pack_with_delay(arrivals: Arrivals, options: DelayOptions, capacity: int) -> PackedSteps:
+def pack_with_delay(arrivals: arrival.Arrivals, options: DelayOptions, capacity: int) -> arrival.PackedSteps:
     """Pack by WLB-LLM's algorithm 1, see `arrival`."""
-    return pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
+    return arrival.pack_with_queues(arrivals, capacity, options.find_thresholds(arrivals, capacity))
 
 
-def as_it_comes(arrivals: Arrivals, options: StepOptions, capacity: int) -> PackedSteps:
+def as_it_comes(arrivals: arrival.Arrivals, options: StepOptions, capacity: int) -> arrival.PackedSteps:
     """Fill one row after another; a document that would reach over its end begins the next. O(m).
 
     A step has the next N rows, so nothing arrives early or late.
     """
     begins = next_fit(arrivals.lengths, arrivals.window)
     row_of = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
-    return PackedSteps(row_of, row_of // arrivals.num_micro_batches)
+    return arrival.PackedSteps(row_of, row_of // arrivals.num_micro_batches)
 
 
-def pack_in_windows(arrivals: Arrivals, options: GreedyOptions, capacity: int) -> PackedSteps:
+def pack_in_windows(arrivals: arrival.Arrivals, options: GreedyOptions, capacity: int) -> arrival.PackedSteps:
     """Pack windows of so many global batches. O(m N batches), or as long as the program takes."""
     lengths, batches, num_micro_batches = arrivals.lengths, arrivals.batches, arrivals.num_micro_batches
     row_of, is_carried = np.empty(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.bool_)
@@ -189,11 +182,11 @@ def pack_in_windows(arrivals: Arrivals, options: GreedyOptions, capacity: int) -
         position = shuffled(num_steps, state).astype(np.int64)
         row_of[dealt] = (step + position[row // num_micro_batches]) * num_micro_batches + row % num_micro_batches
         batch, step = until, step + num_steps
-    return PackedSteps(row_of, arrivals.batch_of, int(is_carried.sum()))
+    return arrival.PackedSteps(row_of, arrivals.batch_of, int(is_carried.sum()))
 
 
 def _solved(
-    arrivals: Arrivals, lengths: Int32Array, row_of: Int64Array, num_rows: int, time_limit: float
+    arrivals: arrival.Arrivals, lengths: Int32Array, row_of: Int64Array, num_rows: int, time_limit: float
 ) -> Int64Array:
     """Deal the documents of a window again by the integer program, `min_max_work`.
 
@@ -201,7 +194,7 @@ def _solved(
     it. Where its steps are no more even, those of greed stand. Price: exponential, up to `time_limit` seconds.
     """
     solved = _by_falling_work(lengths, min_max_work(lengths, row_of, num_rows, arrivals.window, time_limit))
-    greedy, exact = (imbalances(arrivals, lengths, rows).sum() for rows in (row_of, solved))
+    greedy, exact = (arrival.imbalances(arrivals, lengths, rows).sum() for rows in (row_of, solved))
     return solved if exact < greedy else row_of
 
 
