@@ -52,18 +52,13 @@ def to_batch(columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """Find the dtype of a type of numbers.
+    """Find the dtype of a type of numbers, or of lists of them.
 
     >>> dtype_of(pa.float32())
     dtype('float32')
     """
-    name = str(kind)
+    name = str(kind.value_type if pa.types.is_list(kind) else kind)
     return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
-
-
-def items_of(kind: pa.DataType) -> pa.DataType:
-    """Find the type of the numbers in a column of lists, or of numbers."""
-    return kind.value_type if pa.types.is_list(kind) else kind
 
 
 def to_numpy(values: pa.Array) -> NDArray[Any]:

@@ -21,8 +21,7 @@ class Lists(NamedTuple):
     def row(self, i: int) -> NDArray[Any]:
         """Return the items of row `i`, a view."""
         offset = self.offsets.item
-        items: NDArray[Any] = self.values[offset(i) : offset(i + 1)]
-        return items
+        return self.values[offset(i) : offset(i + 1)]
 
     def take(self, rows: NDArray[np.integer]) -> Lists:
         """Take the lists of these rows (int[m]), in their order.
@@ -63,8 +62,7 @@ def owners(num: NDArray[Any]) -> Int64Array:
     >>> owners(np.array([2, 0, 1])).tolist()
     [0, 0, 2]
     """
-    found: Int64Array = np.repeat(np.arange(len(num)), num)
-    return found
+    return np.repeat(np.arange(len(num)), num)
 
 
 def borders_of(offsets: Int64Array, lengths: NDArray[np.integer]) -> Lists:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import Columns, Row, dtype_of, items_of
+from packer_cli.format.arrays import Columns, Row, dtype_of
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.ragged import Lists
 from packer_cli.format.schema import CHECKSUM, TOKEN_COLUMNS, row_checksum
@@ -115,7 +115,7 @@ class ShardFile:
         if not self.schema.equals(schema):
             raise FormatError("it has other columns")
         self._lists = [field.name for field in schema if pa.types.is_list(field.type)]
-        self._dtypes = {field.name: dtype_of(items_of(field.type)) for field in schema}
+        self._dtypes = {field.name: dtype_of(field.type) for field in schema}
         self._of_pack = [name for name in Pack._fields if name in self._dtypes]
         first = first_buffers(schema)
         self._buffers = [*(first[name] + 1 for name in self._dtypes), *(first[name] + 3 for name in self._lists)]

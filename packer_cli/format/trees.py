@@ -88,10 +88,6 @@ class Trees(NamedTuple):
             np.maximum.at(stops, self.segment_parents[level], stops[level])
         return stops
 
-    def token_stops(self) -> Int64Array:
-        """Find `stop[k]` of each token, see the module: int64 [t]."""
-        return np.repeat(self.stops(), self.lengths)
-
     def positions(self) -> Int64Array:
         """Find the depth of each token: int64 [t]."""
         starts = self.segment_starts[:-1].astype(np.int64)

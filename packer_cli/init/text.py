@@ -40,7 +40,7 @@ def config_text(draft: Draft, looks: Sequence[Look], name: str) -> str:
     for option, value in draft.options.items():
         if option in draft.reasons:
             lines += _comment(draft.reasons[option])
-        lines += [f"{option}: {_value(value)}", ""]
+        lines += [f"{option}: {_scalar(value)}", ""]
     for option, (example, what) in draft.unknown.items():
         lines += [*_comment(what), f"# {option}: {example}", ""]
     if draft.lost:
@@ -83,14 +83,10 @@ def _comment(text: str, begin: str = "# ", then: str = "# ") -> list[str]:
     return textwrap.wrap(clean, _WIDTH, initial_indent=begin, subsequent_indent=then, break_long_words=False)
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_scalar, value))}]"
-    return _scalar(value)
-
-
 def _scalar(value: Any) -> str:
     """Write a value on a line of YAML: text as it stands where readers take it for nothing else, else in quotes."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_scalar, value))}]"
     if not isinstance(value, str):
         return json.dumps(value)
     if _PLAIN.fullmatch(value) and not value.endswith(":") and yaml.safe_load(value) == value:

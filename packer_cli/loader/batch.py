@@ -172,7 +172,9 @@ class BatchBuilder:
             pack = passes.align_samples(pack, alignment, self.pad_token_id)
         lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
-        sharding = self._sharding(layout, pack.cp_sharding)
+        sharding = self.sp_sharding or ("planned" if layout.cp > 1 else "contiguous")
+        if sharding == "planned":
+            sharding = PLANNED[pack.cp_sharding]
         least = num_tokens or layout.stage_gpus * FILLER_TOKENS
         length = self.padded_length(least, row, sharding)
         samples = passes.with_padding(pack.cu_seqlens, length)
@@ -218,11 +220,6 @@ class BatchBuilder:
         fixed = np.full(self.max_segments + 1, cu_seqlens[-1], dtype=np.int32)
         fixed[: len(cu_seqlens)] = cu_seqlens
         return fixed
-
-    def _sharding(self, layout: Layout, planned: int) -> Sharding:
-        """Return how to divide a row whose pack has the `cp_sharding` `planned`."""
-        chosen = self.sp_sharding or ("planned" if layout.cp > 1 else "contiguous")
-        return PLANNED[planned] if chosen == "planned" else chosen
 
     def alignment(self, row: RankRow) -> int:
         """Return the tokens to a multiple of which each sample of a row is padded."""

@@ -62,10 +62,9 @@ class Device:
         finally:
             torch.set_num_threads(num_threads)
 
-    def median_seconds(self, work: Callable[[], Any], *, warm_up: int, repeats: int) -> float:
-        """Measure the median time of a call, after some warm-up calls."""
-        for _ in range(warm_up):
-            work()
+    def median_seconds(self, work: Callable[[], Any], *, repeats: int) -> float:
+        """Measure the median time of a call, after one to warm up."""
+        work()
         return self.of_processes([self.seconds_together(work) for _ in range(repeats)])
 
     def seconds_together(self, work: Callable[[], Any]) -> float:

@@ -222,4 +222,4 @@ def piece_seconds(
         output = kernel(query, key, value, segments)
         torch.autograd.grad(output, row, torch.ones_like(output))
 
-    return device.median_seconds(call, warm_up=1, repeats=repeats)
+    return device.median_seconds(call, repeats=repeats)

@@ -75,17 +75,11 @@ def decode_parts(decode: Decode, ids: Sequence[int], borders: Sequence[int]) -> 
         context = max(0, begin - CONTEXT)
         before = decode(list(ids[context:begin])) if begin > context else ""
         text = decode(list(ids[context:end]))
-        common = _common(before, text)
+        differ = (i for i, (one, other) in enumerate(zip(before, text, strict=False)) if one != other)
+        common = next(differ, min(len(before), len(text)))
         _shorten_end(texts, len(before) - common)
         texts.append(text[common:])
     return texts
-
-
-def _common(a: str, b: str) -> int:
-    """Count the characters that both begin with."""
-    if b.startswith(a):
-        return len(a)
-    return next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
 
 
 def _shorten_end(texts: list[str], num_chars: int) -> None:

@@ -32,7 +32,8 @@ def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
         yield f"  {style.mask('masked: no loss', False)}   {style.mask('trained: carries a loss', True)}"
     for sample in view.samples:
         yield ""
-        yield from _sample_lines(sample, decode, style)
+        yield from _part_lines(f"-- sample {sample.index} ", sample.sample_id, sample, "", style)
+        yield from text_lines(decode, sample.input_ids, sample.loss_mask, style)
     for item in view.items or ():
         yield ""
         yield from item_lines(item, decode, style)
@@ -156,11 +157,6 @@ def _part_lines(begin: str, number: int, part: SampleRecord | ItemRecord, flat: 
     tokens = f"{counted(part.num_tokens, 'token')} [{part.begin}, {part.begin + part.num_tokens}){flat}"
     piece = f", a piece of its sample, from token {part.start:,} on" if part.start else ""
     yield f"   id {number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
-
-
-def _sample_lines(sample: SampleRecord, decode: Decode, style: Style) -> Iterator[str]:
-    yield from _part_lines(f"-- sample {sample.index} ", sample.sample_id, sample, "", style)
-    yield from text_lines(decode, sample.input_ids, sample.loss_mask, style)
 
 
 _INDENT = "   "

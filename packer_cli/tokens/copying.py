@@ -80,23 +80,12 @@ def copy_spans(
     views["inline"].view("<i4")[:, 1] = window
     views["inline"].view("<i4")[:, 2] = begin
     short = np.flatnonzero(size <= _INLINE)
-    if len(short):
-        _fill_inline(views, reached, window, begin, short)
-    array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *reached])
-    return np.frombuffer(array.cast(pa.large_binary()).buffers()[2], dtype=np.uint8, count=num_bytes)
-
-
-def _fill_inline(
-    views: NDArray[np.void],
-    buffers: Sequence[pa.Buffer],
-    number: Int64Array,
-    begin: Int64Array,
-    short: Int64Array,
-) -> None:
-    """Write the bytes of short spans into their views, followed by zeros. Price: a few us for each buffer."""
-    short = short[np.argsort(number[short], kind="stable")]
+    # Their bytes stand in their views, followed by zeros. Price: a few us for each buffer.
+    short = short[np.argsort(window[short], kind="stable")]
     place = np.arange(_INLINE)
-    for rows in np.split(short, np.flatnonzero(np.diff(number[short])) + 1):
-        source = np.frombuffer(buffers[number[rows[0]]], dtype=np.uint8)
+    for rows in np.split(short, np.flatnonzero(np.diff(window[short])) + 1) if len(short) else ():
+        source = np.frombuffer(reached[window[rows[0]]], dtype=np.uint8)
         within = place < views["size"][rows, None]
         views["inline"][rows] = source[np.minimum(begin[rows, None] + place, len(source) - 1)] * within
+    array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *reached])
+    return np.frombuffer(array.cast(pa.large_binary()).buffers()[2], dtype=np.uint8, count=num_bytes)

@@ -192,16 +192,6 @@ def read_slices(reader: SliceReader, slices: Sequence[CorpusSlice]) -> Iterator[
         yield from reader.read(slice_, base=number << LINE_BITS)
 
 
-def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the line (int64[n]) of each record in its file."""
-    return keys & LINE
-
-
-def describe_line(key: int, slices: Sequence[CorpusSlice]) -> str:
-    """Write the file and line of a record, for people."""
-    return f"{slices[key >> LINE_BITS].file.path}, line {key & LINE}"
-
-
 def count_by_slice(keys: NDArray[np.int64], num_slices: int) -> NDArray[np.int64]:
     """Count the records from each slice, int64[s]."""
     return np.bincount(keys >> LINE_BITS, minlength=num_slices)

@@ -26,7 +26,7 @@ from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.cutting import LINE, LINE_BITS, Cut, count_by_slice, describe_line, read_slices
+from packer_cli.tokens.cutting import LINE, LINE_BITS, Cut, count_by_slice, read_slices
 from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, rejects_name
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
@@ -165,7 +165,8 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
         except LateColumnsError as late:
             columns = late.columns
         except BackendMismatch as mismatch:
-            encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
+            file = task.slices[mismatch.line >> LINE_BITS].file
+            encoder = encoder.fallback(mismatch, f"{file.path}, line {mismatch.line & LINE}")
         else:
             return PartFacts(part=part, tokenizer=describe_tokenizer(task))
 

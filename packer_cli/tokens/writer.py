@@ -17,7 +17,7 @@ from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, m
 from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.schema import ITEM_VALUES, RowColumns
 from packer_cli.format.trees import GROUP, KINDS, SAMPLE, SHARE_FROM
-from packer_cli.tokens.cutting import lines_of
+from packer_cli.tokens.cutting import LINE
 from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.index import PartItems
 
@@ -108,7 +108,7 @@ class PartWriter:
             STOPS: Lists(span_ends, stops),
             WEIGHTS: Lists(span_ends, weights),
             "num_loss_tokens": num_loss_tokens,
-            "line": lines_of(lines),
+            "line": lines & LINE,
         }
         writer.write_batch(to_batch(columns, schema))
         self.num_samples += len(lines)

@@ -138,7 +138,7 @@ class Bench:
                 chunked_logits=True,
             )  # fmt: skip
         subject = self._subject
-        return self.device.median_seconds(lambda: subject.run(samples, layers), warm_up=1, repeats=self.given.repeats)
+        return self.device.median_seconds(lambda: subject.run(samples, layers), repeats=self.given.repeats)
 
     def lengths(self) -> np.ndarray:
         """The tokens of each sample of real text (int[n]), in random order."""

@@ -111,8 +111,7 @@ def _mask(
     depth: Any = None if depths is None else torch.from_numpy(depths).to(device)
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-        seen: torch.Tensor = (q_idx >= kv_idx) & (q_idx < stop[kv_idx])
-        return seen
+        return (q_idx >= kv_idx) & (q_idx < stop[kv_idx])
 
     def windowed(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         seen: torch.Tensor = mask_mod(b, h, q_idx, kv_idx) & (depth[q_idx] - depth[kv_idx] < window)

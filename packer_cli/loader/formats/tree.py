@@ -61,7 +61,9 @@ def kernel_keys(trees: Trees, paths: Lists) -> dict[str, Any]:
 
 def row_mask(trees: Trees) -> RowMask:
     """Return the mask that FlexAttention takes of a row."""
-    stops, positions = (values.astype(np.int32) for values in (trees.token_stops(), trees.positions()))
+    stops, positions = (
+        values.astype(np.int32) for values in (np.repeat(trees.stops(), trees.lengths), trees.positions())
+    )
     return tree_mask(torch.from_numpy(stops), torch.from_numpy(positions))
 
 

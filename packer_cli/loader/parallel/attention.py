@@ -135,19 +135,11 @@ def ulysses_attention(
     copies = math.lcm(kv_heads, sp_size) // kv_heads
     if copies > 1:
         key, value = (x.repeat_interleave(copies, dim=1) for x in (key, value))
-    query, key, value = (_to_heads(x, sp_size, group) for x in (query, key, value))
-    return _to_tokens(attention(query, key, value, cu_seqlens), sp_size, group)
-
-
-def _to_heads(x: Tensor, sp_size: int, group: Any) -> Tensor:
-    """Exchange [t, heads, dim] for [T, heads / sp_size, dim]."""
-    parts = x.unflatten(1, (sp_size, -1)).transpose(0, 1)
-    return _exchange(parts, group).flatten(0, 1)
-
-
-def _to_tokens(x: Tensor, sp_size: int, group: Any) -> Tensor:
-    """Exchange [T, heads / sp_size, dim] for [t, heads, dim]."""
-    return _exchange(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
+    # From [t, heads, dim] to [T, heads / sp_size, dim], and back.
+    parts = (x.unflatten(1, (sp_size, -1)).transpose(0, 1) for x in (query, key, value))
+    query, key, value = (_exchange(part, group).flatten(0, 1) for part in parts)
+    whole = attention(query, key, value, cu_seqlens)
+    return _exchange(whole.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
 
 
 def _exchange(x: Tensor, group: Any) -> Tensor:

@@ -66,11 +66,6 @@ class LossParts(NamedTuple):
         """Whether a turn need not be divided."""
         return self.reasoning and self.answer and self.tool_calls
 
-    @property
-    def divides_calls(self) -> bool:
-        """Whether tool calls are told apart from the content before them."""
-        return self.answer != self.tool_calls
-
     def kinds_of(self, messages: list[dict[str, Any]], weights: Sequence[float] | None) -> Callable[[int], set[str]]:
         """Return a function that gives, by an assistant message's place, the kinds of its texts with a loss."""
         kinds = {"content"} if self.answer else set()
@@ -169,7 +164,7 @@ class LossParts(NamedTuple):
         end = _turn_end(text, start, stop, endings)
         thought, reasoning = find_reasoning(text, start, end, message, number, is_written=writes_reasoning)
         calls, past = end, end
-        if self.divides_calls:
+        if self.answer != self.tool_calls:  # They are told apart.
             content = content_of(message)
             if content == reasoning and not text.startswith(content, after_space(text, thought, end)):
                 content = ""  # As of gpt-oss: what is said beside calls is reasoning.

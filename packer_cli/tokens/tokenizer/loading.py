@@ -171,8 +171,7 @@ def _set_eos(hf: Any, token: str, path: str) -> None:
 
 def _id_of(hf: Any, name: str) -> int | None:
     token = getattr(hf, name, None)
-    number: int | None = None if token is None else hf.backend_tokenizer.token_to_id(str(token))
-    return number
+    return None if token is None else hf.backend_tokenizer.token_to_id(str(token))
 
 
 def _plain_backend_json(backend: Any) -> str:
