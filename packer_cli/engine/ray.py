@@ -83,7 +83,7 @@ class RayEngine(Engine):
                 for _ in range(min(room, len(todo))):
                     number = todo.popleft()
                     running[submit(to_bytes(work, tasks[number]), *place)] = number
-                for ref in _ended(ray, list(running)):
+                for ref in ray.wait(list(running), num_returns=1)[0]:
                     number = running.pop(ref)
                     outcome = _outcome(ray, ref)
                     if isinstance(outcome, _Lost):
@@ -120,13 +120,6 @@ class RayEngine(Engine):
 
 class _Lost(str):
     """Why a task has no result: nothing that the task did."""
-
-
-def _ended(ray: Any, running: list[Any]) -> list[Any]:
-    """Wait for tasks that have ended, at least one."""
-    first: list[Any]
-    first, others = ray.wait(running, num_returns=1)
-    return first + (ray.wait(others, num_returns=len(others), timeout=0)[0] if others else [])
 
 
 def _outcome(ray: Any, ref: Any) -> Any:

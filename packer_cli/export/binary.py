@@ -179,7 +179,6 @@ class Megatron(Format):
     and the first sequence of each document, then their end (int64).
     """
 
-    aligns_samples = True
     weight_bytes = 3
 
     bytes_of = (3, 0, 0)
@@ -195,13 +194,14 @@ class Megatron(Format):
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write a stretch of each `.bin` file."""
+        first_token = int(job.written_tokens[: part.first].sum())
         dtype = token_dtype(job.manifest)
-        with sink.stretch("tokens.bin", part.first_token * dtype.itemsize) as file:
+        with sink.stretch("tokens.bin", first_token * dtype.itemsize) as file:
             for packs in job.batches(part.first, part.stop):
                 ids = _padded(job, job.packed.lists("input_ids", packs), packs, job.manifest.pad_token_id)
                 file.write(ids.astype(dtype))
         dtype = mask_dtype(job)
-        with sink.stretch("loss_mask.bin", part.first_token * dtype.itemsize) as file:
+        with sink.stretch("loss_mask.bin", first_token * dtype.itemsize) as file:
             for packs in job.batches(part.first, part.stop):
                 mask = job.packed.loss_mask(packs, is_weighted=job.is_weighted)
                 file.write(_padded(job, mask, packs, 0).astype(dtype))

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,6 @@ class Part:
     first: int
     stop: int
     """Rows `first .. stop - 1` of the export."""
-    first_token: int
-    """Tokens of all earlier rows, as written."""
     fingerprint: str
     """The export's; with the number it decides every byte."""
 
@@ -48,7 +48,7 @@ class Part:
         return f"part-{self.number:05d}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Job:
     """One export."""
 
@@ -64,8 +64,6 @@ class Job:
     packs: Int64Array
     """int64[r]: the pack of each row."""
     parts: tuple[Part, ...]
-    written_tokens: Int64Array
-    """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
     prepared: Hashable = None
     """Value that `Format.preparing` gave for the parts that are written."""
 
@@ -85,6 +83,18 @@ class Job:
     def row_samples(self) -> NDArray[np.int32]:
         """Count the samples of each row, int32[r]."""
         return self.packed.num_samples[self.packs]
+
+    @cached_property
+    def written_tokens(self) -> Int64Array:
+        """int64[r]: tokens of each row with the pads that align its samples, of which the borders are read once."""
+        counts = self.row_tokens().astype(np.int64)
+        if (aligns_of(self.manifest, self.packs) == 1).all():
+            return counts
+        for first in range(0, len(counts), _ROWS_PER_BATCH):
+            packs = self.packs[first : first + _ROWS_PER_BATCH]
+            lengths = self.aligned(self.packed.sample_lengths(packs), packs)
+            counts[first : first + len(packs)] = np.add.reduceat(lengths.values, lengths.offsets[:-1], dtype=np.int64)
+        return counts
 
     def part_tokens(self) -> list[int]:
         """Count the tokens of each part."""
@@ -114,36 +124,19 @@ def aligns_of(manifest: Manifest, packs: Int64Array) -> Int64Array:
     return np.array([group.align for group in manifest.groups], dtype=np.int64)[ends.searchsorted(packs, "right")]
 
 
-def count_written(format: Format, packed: PackedSet, manifest: Manifest, packs: Int64Array) -> Int64Array:
-    """Count `Job.written_tokens`. Price: nothing where nothing is aligned, else the borders of all samples."""
-    aligns = aligns_of(manifest, packs)
-    counts = packed.num_tokens[packs].astype(np.int64)
-    if not format.aligns_samples or (aligns == 1).all():
-        return counts
-    for first in range(0, len(packs), _ROWS_PER_BATCH):
-        rows = slice(first, first + _ROWS_PER_BATCH)
-        lengths = align_lengths(packed.sample_lengths(packs[rows]), aligns[rows])
-        counts[rows] = np.add.reduceat(lengths.values, lengths.offsets[:-1], dtype=np.int64)
-    return counts
+def cut_parts(row_bytes: Int64Array, shard_size: int, fingerprint: str) -> tuple[Part, ...]:
+    """Cut rows, at least one, into even parts of about `shard_size` bytes, so that none is a small remainder.
 
-
-def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int, fingerprint: str) -> tuple[Part, ...]:
-    """Cut rows into even parts of about `shard_size` bytes, so that none is a small remainder.
-
-    >>> [(part.first, part.stop, part.first_token) for part in cut_parts(np.full(10, 100), np.full(10, 20), 300, "")]
-    [(0, 4, 0), (4, 7, 80), (7, 10, 140)]
+    >>> [(part.first, part.stop) for part in cut_parts(np.full(10, 100), 300, "")]
+    [(0, 4), (4, 7), (7, 10)]
     """
-    if not len(row_bytes):
-        return ()
     ends = np.cumsum(row_bytes, dtype=np.int64)
     num_parts = max(1, round(int(ends[-1]) / shard_size))
     targets = int(ends[-1]) * np.arange(1, num_parts) // num_parts
-    places = np.unique(np.concatenate([[0], np.searchsorted(ends, targets) + 1, [len(ends)]]))
-    tokens = np.concatenate([[0], np.cumsum(num_tokens)])[places]
-    cuts = zip(places[:-1].tolist(), places[1:].tolist(), tokens[:-1].tolist(), strict=True)
+    places = np.unique(np.concatenate([[0], np.searchsorted(ends, targets) + 1, [len(ends)]])).tolist()
     return tuple(
-        Part(number=number, first=first, stop=stop, first_token=first_token, fingerprint=fingerprint)
-        for number, (first, stop, first_token) in enumerate(cuts)
+        Part(number=number, first=first, stop=stop, fingerprint=fingerprint)
+        for number, (first, stop) in enumerate(pairwise(places))
     )
 
 
@@ -158,9 +151,6 @@ class Format(ABC):
 
     most_shard_size: int | None = None
     """Most bytes that `--shard-size` may request."""
-
-    aligns_samples = False
-    """Whether samples are padded to a multiple of their group's `align`."""
 
     needs_one_capacity = False
     """Whether all rows must have one capacity: they are padded to it, or their trainer packs by it."""

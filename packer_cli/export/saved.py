@@ -19,6 +19,7 @@ from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.export.packed import NO_LOSS, labels_of, pad_samples, padded, positions_of, sample_numbers, shifted
 from packer_cli.files import fingerprint
 from packer_cli.format.arrays import Lists, to_arrow
+from packer_cli.format.ragged import expand, offsets_of, owners
 
 INTEGERS = pa.list_(pa.field("item", pa.int32()))
 """The type of a column of lists."""
@@ -201,9 +202,7 @@ class MsSwift(SavedDataset):
         starts = np.insert(starts[order], lengths.offsets[1:], num_tokens)
         is_real = sizes > 0
         sizes, starts = sizes[is_real], starts[is_real]
-        offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
-        np.minimum(source, num_tokens, out=source)
+        offsets, source = offsets_of(sizes), np.minimum(expand(starts, sizes), num_tokens)
         ids = np.append(job.packed.lists("input_ids", packs).values, np.int32(job.manifest.pad_token_id))
         labels = np.append(labels_of(job.packed, packs).values, np.int32(NO_LOSS))
         each = Lists(offsets=np.arange(len(sizes) + 1), values=sizes)
@@ -212,7 +211,7 @@ class MsSwift(SavedDataset):
 
 def _longest_first(lengths: Lists) -> NDArray[np.int64]:
     """Order the samples of each pack, its longest one first, the others as they are: int64[samples]."""
-    pack = np.repeat(np.arange(len(lengths.offsets) - 1), np.diff(lengths.offsets))
+    pack = owners(np.diff(lengths.offsets))
     by_length = np.lexsort((-lengths.values, pack))
     is_longest = np.zeros(len(pack), dtype=np.bool_)
     is_longest[by_length[lengths.offsets[:-1]]] = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +24,7 @@ from packer_cli.engine.progress import Progress, Stopwatch, progress_bar, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
-from packer_cli.export.job import Job, Part, count_written, cut_parts
+from packer_cli.export.job import Job, Part, cut_parts
 from packer_cli.export.listing import (
     NAME,
     WORK,
@@ -67,7 +66,8 @@ class _Work:
 @lru_cache(maxsize=1)
 def _open_work(source: Path, folder: Path, header: str, prepared: Hashable) -> _Work:
     job = _open_job(source, read_manifest(source), folder, json.loads(header), LocalEngine(1), to_check=())
-    return _Work(replace(job, prepared=prepared))
+    job.prepared = prepared
+    return _Work(job)
 
 
 def _open_job(
@@ -91,7 +91,6 @@ def _open_job(
     row_bytes = format.row_bytes(num_tokens, num_samples)
     if header.get("loss_weights"):
         row_bytes = row_bytes + format.weight_bytes * num_tokens
-    written = count_written(format, packed, manifest, packs)
     return Job(
         source=source,
         manifest=manifest,
@@ -101,8 +100,7 @@ def _open_job(
         packed=packed,
         groups=tuple(groups),
         packs=packs,
-        parts=cut_parts(row_bytes, written, header["shard_size"], header["fingerprint"]),
-        written_tokens=written,
+        parts=cut_parts(row_bytes, header["shard_size"], header["fingerprint"]),
     )
 
 
@@ -243,12 +241,11 @@ def _mark_folder(folder: Path, header: ExportHeader) -> None:
 
 def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress) -> None:
     """Write the missing parts. Files that several parts share stay in the work folder until all are written."""
-    with job.format.preparing(job, parts.todo) if parts.todo else nullcontext() as prepared:
+    with job.format.preparing(job, parts.todo) if parts.todo else nullcontext() as job.prepared:
         _mark_folder(job.folder, job.header)
         parts.begin()
         for path, num_bytes in job.format.shared_files(job).items():
             make_room(job.folder / path, parts.work / path, num_bytes)
-        work = _Work(replace(job, prepared=prepared))
-        with parts.committing(progress) as commit, closing(engine.run_writing(work, parts.todo)) as outcomes:
+        with parts.committing(progress) as commit, closing(engine.run_writing(_Work(job), parts.todo)) as outcomes:
             for _, written in outcomes:
                 commit(written)
