@@ -23,8 +23,7 @@ from packer_cli.config import WriteConfig
 from packer_cli.config.messages import TreesError
 from packer_cli.engine.array import ArrayIds, TaskShare, merged
 from packer_cli.engine.local import Engine
-from packer_cli.engine.output import Output, make_whole, produce
-from packer_cli.engine.parts import find_listing
+from packer_cli.engine.output import Output, find_listing, make_whole, produce
 from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError, FormatError, InputError

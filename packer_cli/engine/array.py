@@ -2,8 +2,8 @@
 
 Each task makes the parts of its share, and then writes a *record* of them. The first task *pins* what all of them
 must agree on. The pin and the records are in the folder `array` of the output's work folder
-(`packer_cli.engine.parts`). The last task to end finds all N records: it completes the output from them
-(`packer_cli.engine.output`) and removes the folder, so that nothing tells how many tasks made it.
+(`packer_cli.engine.output`). The last task to end finds all N records: it completes the output from them
+and removes the folder, so that nothing tells how many tasks made it.
 
 An ordinary run is task 0 of 1. It has no records: it knows all parts when it completes the output.
 """
@@ -18,8 +18,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packer_cli.engine.parts import PIN, remove_work
-from packer_cli.engine.sink import FinishedPart
+from packer_cli.engine.sink import PIN, FinishedPart, remove_work
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.checksums import require_damage

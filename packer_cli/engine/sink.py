@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from packer_cli.errors import RunError
-from packer_cli.files import HashingFile, commit_file, no_link, sync_file, temporary_file
+from packer_cli.files import HashingFile, commit_file, no_link, remove_folder, sync_file, temporary_file
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.records import json_values, read_record
 from packer_cli.remote.path import RemotePath, is_remote, version_of
 from packer_cli.version import __version__
+
+PIN = "array/pin.json"
+"""Object in the work folder of a job array's output: what its tasks agree on; see `packer_cli.engine.array`."""
 
 
 class PartTask(Protocol):
@@ -194,6 +197,15 @@ def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path, wor
 
 def _version(file: Path) -> str | None:
     return version_of(file.info()) if isinstance(file, RemotePath) else None
+
+
+def remove_work(work: Path) -> None:
+    """Remove the work folder of an output.
+
+    The pin of a job array goes first. If the run is killed, no task then takes what is left for an array that goes on.
+    """
+    (work / PIN).unlink(missing_ok=True)
+    remove_folder(work)
 
 
 _BLOCK = 8 * 2**20

@@ -18,8 +18,7 @@ import numpy as np
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import TaskShare, merged
 from packer_cli.engine.local import Engine, LocalEngine
-from packer_cli.engine.output import Output
-from packer_cli.engine.parts import Parts, find_listing
+from packer_cli.engine.output import Output, Parts, find_listing
 from packer_cli.engine.progress import Progress, Stopwatch, progress_bar, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
 from packer_cli.errors import ConfigError, FormatError

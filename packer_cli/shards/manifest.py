@@ -14,7 +14,7 @@ import numpy as np
 
 from packer_cli.engine.array import TaskShare
 from packer_cli.engine.local import Engine
-from packer_cli.engine.parts import Parts, find_listing
+from packer_cli.engine.output import Parts, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart
 from packer_cli.errors import FormatError, InputError

@@ -21,8 +21,7 @@ from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.engine.array import ArrayRecords, TaskShare, merged
 from packer_cli.engine.local import Engine
-from packer_cli.engine.output import Output
-from packer_cli.engine.parts import Parts, find_listing
+from packer_cli.engine.output import Output, Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written

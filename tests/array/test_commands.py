@@ -19,7 +19,7 @@ from tests.reference import tree
 
 KILLED = """
 import os, signal, sys
-from packer_cli.engine.parts import Parts
+from packer_cli.engine.output import Parts
 commit = Parts._commit
 def killing(self, written):
     commit(self, written)
@@ -249,12 +249,12 @@ def remove_nothing(*_):
     ("stage", "place", "kill"),
     [
         ("tokenize", "packer_cli.commands.tokenize._write_rejected", remove_nothing),
-        ("tokenize", "packer_cli.engine.parts.remove_folder", remove_one),
+        ("tokenize", "packer_cli.engine.sink.remove_folder", remove_one),
         ("write --no-keep-tokens", "packer_cli.commands.write.remove_folder", remove_nothing),
         ("write --no-keep-tokens", "packer_cli.engine.output.remove_work", remove_nothing),
-        ("write", "packer_cli.engine.parts.remove_folder", remove_one),
+        ("write", "packer_cli.engine.sink.remove_folder", remove_one),
         ("export", "packer_cli.engine.output.remove_work", remove_nothing),
-        ("export", "packer_cli.engine.parts.remove_folder", remove_one),
+        ("export", "packer_cli.engine.sink.remove_folder", remove_one),
     ],
 )
 def test_a_task_that_was_killed_while_it_completed_the_output(

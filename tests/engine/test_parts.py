@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import Parts, find_listing, remove_work
-from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, write_part
+from packer_cli.engine.output import Parts, find_listing
+from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, remove_work, write_part
 from packer_cli.errors import InputError
 from packer_cli.files import fingerprint
 from tests.reference import tree

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import Parts
+from packer_cli.engine.output import Parts
 from packer_cli.engine.sink import Sink, finish_file, write_part, write_range
 from packer_cli.errors import RunError
 from packer_cli.remote.path import RemotePath
