@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.listing import ExportHeader, ExportListing
-from packer_cli.export.packed import PackedSet, align_lengths
+from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
 
@@ -73,8 +73,13 @@ class Job:
         return self.header.get("loss_weights", False)
 
     def aligned(self, lengths: Lists, packs: Int64Array) -> Lists:
-        """Return the tokens (int32) of each of these packs' samples in its row, where the plan aligns samples."""
-        return align_lengths(lengths, aligns_of(self.manifest, packs))
+        """Round the tokens (int32) of each of these packs' samples up to what the plan aligns them to."""
+        ends = np.cumsum([group.num_packs for group in self.manifest.groups])
+        aligns = np.array([group.align for group in self.manifest.groups], dtype=np.int32)
+        if (aligns == 1).all():
+            return lengths
+        align = np.repeat(aligns[ends.searchsorted(packs, "right")], np.diff(lengths.offsets))
+        return Lists(lengths.offsets, -(-lengths.values // align) * align)
 
     def row_tokens(self) -> NDArray[np.int32]:
         """Return the tokens of each row, int32[r]."""
@@ -88,7 +93,7 @@ class Job:
     def written_tokens(self) -> Int64Array:
         """int64[r]: tokens of each row with the pads that align its samples, of which the borders are read once."""
         counts = self.row_tokens().astype(np.int64)
-        if (aligns_of(self.manifest, self.packs) == 1).all():
+        if all(group.align == 1 for group in self.manifest.groups):
             return counts
         for first in range(0, len(counts), _ROWS_PER_BATCH):
             packs = self.packs[first : first + _ROWS_PER_BATCH]
@@ -116,12 +121,6 @@ class Job:
             end = min(max(fitting, begin + 1), begin + max_rows)
             yield self.packs[first + begin : first + end]
             begin = end
-
-
-def aligns_of(manifest: Manifest, packs: Int64Array) -> Int64Array:
-    """Return the multiples (int64[k]) to which the samples of each pack are aligned."""
-    ends = np.cumsum([group.num_packs for group in manifest.groups])
-    return np.array([group.align for group in manifest.groups], dtype=np.int64)[ends.searchsorted(packs, "right")]
 
 
 def cut_parts(row_bytes: Int64Array, shard_size: int, fingerprint: str) -> tuple[Part, ...]:

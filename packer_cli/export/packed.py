@@ -227,14 +227,6 @@ def shifted(labels: Lists, nothing: int = NO_LOSS) -> Lists:
     return Lists(labels.offsets, values)
 
 
-def align_lengths(lengths: Lists, aligns: Int64Array) -> Lists:
-    """Round the tokens of each sample (int32) up to a multiple of its row's entry of `aligns` (int64[k])."""
-    if (aligns == 1).all():
-        return lengths
-    align = np.repeat(aligns.astype(np.int32), np.diff(lengths.offsets))
-    return Lists(lengths.offsets, -(-lengths.values // align) * align)
-
-
 def pad_samples(items: Lists, lengths: Lists, sizes: Lists, value: int) -> Lists:
     """Pad the items of every pack, each sample's followed by pads. O(items).
 

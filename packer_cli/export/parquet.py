@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts, aligns_of
-from packer_cli.export.packed import MASK, align_lengths, pad_samples, shifted
+from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
+from packer_cli.export.packed import MASK, pad_samples, shifted
 from packer_cli.format.arrays import Lists, columns_of, list_of, to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.schema import RowColumns, row_checksums
@@ -118,7 +118,7 @@ def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array
     packed = job.packed
     lengths = packed.sample_lengths(packs)
     # All tokens but the last are inputs, and these are aligned.
-    inputs = align_lengths(Lists(lengths.offsets, lengths.values - np.int32(1)), aligns_of(job.manifest, packs))
+    inputs = job.aligned(Lists(lengths.offsets, lengths.values - np.int32(1)), packs)
     sizes = Lists(lengths.offsets, inputs.values + np.int32(1))
     end_of_text = job.manifest.tokenizer.eos_token_id
     pad = job.manifest.pad_token_id if end_of_text is None else int(end_of_text)
