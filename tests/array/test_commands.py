@@ -248,7 +248,7 @@ def remove_nothing(*_):
 @pytest.mark.parametrize(
     ("stage", "place", "kill"),
     [
-        ("tokenize", "packer_cli.commands.tokenize._write_rejected", remove_nothing),
+        ("tokenize", "packer_cli.commands.tokenize.write_rejected", remove_nothing),
         ("tokenize", "packer_cli.engine.sink.remove_folder", remove_one),
         ("write --no-keep-tokens", "packer_cli.commands.write.remove_folder", remove_nothing),
         ("write --no-keep-tokens", "packer_cli.engine.output.remove_work", remove_nothing),
