@@ -10,7 +10,7 @@ from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.templates.written import CHANGED
 from tests.tokens.helpers import turns
 from tests.tokens.published_templates import PUBLISHED
-from tests.tokens.rehearsed import SIMPLE, marked, notes
+from tests.tokens.rehearsed import SIMPLE, marked, notes, renderer
 from tests.tokens.test_templates_published import TEXT
 from tests.tokens.test_templates_published import renderer as published
 
@@ -108,3 +108,60 @@ def test_white_space_at_the_end_of_a_turn_without_an_end_carries_no_loss():
     assert marked(OPEN, turns("a ", "b ", "c", " d ")) == "user: a \nassistant: [b] \nuser: c\nassistant: [ d] "
     trimmed = OPEN.replace("m.content", "m.content | trim")
     assert marked(trimmed, turns("a ", "b ", "c", " d ")) == "user: a\nassistant: [b]\nuser: c\nassistant: [d]"
+
+
+CHATML = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}BODY{{ '<|im_end|>\n' }}{% endfor %}"
+CHATML += "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+LONG = "x" * 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{% if m.content|length|int > 100 %}LONG{% endif %}{{ m.content }}",
+        "{% if m.content|length is number and m.content|length > 100 %}LONG{% endif %}{{ m.content }}",
+        "{% if (m.content|length).real|default(0) > 100 %}LONG{% endif %}{{ m.content }}",
+        "{{ ['', 'one'][m.content|length] }}{{ m.content }}",
+        "{% if m.content.parts is not defined and 'xxx' in m.content %}ANY{% else %}{{ m.content }}{% endif %}",
+        "{{ '{0[100]}'.format(m.content) }}{{ m.content }}",
+        "{% autoescape true %}{{ m.content }}{% endautoescape %}",
+        "{{ ('> '|safe) + m.content }}",
+        "{{ m.content + (' <'|safe) }}",
+        "{% if 'x' in m.content %}{{ m.content }}{% else %}{{ m.content }}.{% endif %}",
+    ],
+)
+def test_what_depends_on_a_content_is_as_by_marks(body):
+    ours = renderer(CHATML.replace("BODY", body))
+    for texts in (("hello", "world"), (LONG, LONG), ("a<b", "c&d>"), ("a", "x"), (" hi ", " ho ")):
+        assert_as_by_marks(ours, turns(*texts))
+
+
+@pytest.mark.parametrize(
+    ("answer", "texts"),
+    [
+        ("{% if 'x' in m.content %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}",
+         ("hello", "world")),
+        ("{% generation %}{{ m.content }}</s>\n{% endgeneration %}", ("a", "b", " c", "d")),
+        ("{% generation %}{{ m.content }}</s>\n{% endgeneration %}", ("a", "b", "c", "d")),
+    ],
+)  # fmt: skip
+def test_ranges_that_depend_on_a_content_are_as_by_marks(answer, texts):
+    said = "{% for m in messages %}{% if m.role == 'assistant' %}" + answer + "{% else %}{{ m.content }}</s>"
+    assert_as_by_marks(renderer(said + "{% endif %}{% endfor %}"), turns(*texts))
+
+
+def test_a_content_that_begins_as_a_header_does_is_as_by_marks():
+    ours = renderer(CHATML.replace("BODY", "{{ m.content }}"))
+    assert_as_by_marks(ours, turns("a", "<|im_start|>assistant\nb"))
+
+
+def assert_as_by_marks(ours, messages):
+    def outcome(render):
+        try:
+            chat = ours.read(messages)
+            rendered = render(chat)
+            return rendered.text, rendered.spans, [*ours.review(chat, rendered, None)]
+        except TemplateRejectError as error:
+            return str(error)
+
+    assert outcome(ours.render_chat) == outcome(ours._render_marked)

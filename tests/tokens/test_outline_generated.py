@@ -151,7 +151,7 @@ def test_generated_programs_are_filled_as_rendered() -> None:
         "{{ m.content | trim }}",
         "{{ '\\n' + m.content.lstrip('\\n') ~ '|' }}",
         "{% if m.content.startswith('<tool') %}tool{% else %}{{ m.content.split('</think>')[-1].strip() }}{% endif %}",
-        "{% if m.content is string and 'x' != m.content %}{{ m.content }}{% endif %}",
+        "{% if m.content is string and 'xyz' != m.content %}{{ m.content }}{% endif %}",
         "{% set c %}{{ m.content }}{% endset %}{{ say(c | trim) if c | length > 0 }}",
         "{% set c = m.content | default('', true) | string %}{{ c.replace('<s>', '') }}",
     ],

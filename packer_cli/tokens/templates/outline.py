@@ -65,9 +65,13 @@ class Outlines:
     def __init__(self, template: CompiledTemplate):
         self._template = template
 
-    def of(self, chat: Chat, rendered: Rendered, notes: Sequence[str]) -> Outline | None:
+    def of(self, chat: Chat, rendered: Rendered, notes: Sequence[str], edges: Iterable[str]) -> Outline | None:
         """Take the contents, each a word of its own, out of a conversation; None if the template may treat others in
-        another way, if not all are written in order, or if a range ends with one, where there may be white space."""
+        another way, if not all are written in order, or if a range ends with one, where there may be white space.
+
+        Args:
+            edges: strings by which ranges are found; a conversation whose contents hold one is rendered, too.
+        """
         pieces = self._pieces(chat)
         contents: list[_Content] = pieces[1::2]
         if [each.number for each in contents] != list(range(len(chat.contents))):
@@ -75,14 +79,20 @@ class Outlines:
         pieces[1::2] = chat.contents
         ends = list(accumulate(map(len, pieces)))
         answers = [2 * index for index, turn in enumerate(chat.shape[1:]) if turn == "assistant"]
+        needles = contents[0].needles.union(filter(None, map(str.strip, edges)))
+        if any(needle in chat.text for needle in needles):
+            return None
         if "".join(pieces) != rendered.text or len(rendered.spans) not in (0, len(answers)):
             return None
         said = zip(answers, rendered.spans, strict=False)
         ranges = tuple((at, ends[at] - start, stop - ends[at + 1]) for at, (start, stop) in said)
+        starts = ends[2:-1:2]
+        if any(stop <= at and not rendered.text[stop:at].strip() for _, stop in rendered.spans for at in starts):
+            return None
         if not all(behind for _, _, behind in ranges):
             return None
         strips = tuple(each.strips for each in contents)
-        return Outline(tuple(pieces[::2]), strips, frozenset(contents[0].needles), ranges, notes)
+        return Outline(tuple(pieces[::2]), strips, frozenset(needles), ranges, notes)
 
     def _pieces(self, chat: Chat) -> list[Any]:
         """Render a conversation with `_Text` for its contents: strings, with contents between; empty if it cannot."""
@@ -101,7 +111,10 @@ class Outlines:
     def _compiled(self) -> Any:
         """The jinja2.Template; None where not every render is the same."""
         template = self._template
-        used = {node.name for node in _environment().parse(template.source).find_all((nodes.Name, nodes.Filter))}
+        tree = _environment().parse(template.source)
+        if tree.find(nodes.EvalContextModifier):
+            return None
+        used = {node.name for node in tree.find_all((nodes.Name, nodes.Filter))}
         if used & _CHANGING - template.functions.keys():
             return None
         return _environment().from_string(template.source, globals=template.functions)
@@ -169,10 +182,10 @@ class _Text:
         return _Text([content._replace(strips=(*content.strips, (method, chars)))])
 
     def __add__(self, other: Any) -> Any:
-        return _joined((self, other)) if isinstance(other, (str, _Text)) else _refuse()
+        return _joined((self, other)) if type(other) in (str, _Text) else _refuse()
 
     def __radd__(self, other: Any) -> Any:
-        return _joined((other, self)) if isinstance(other, str) else _refuse()
+        return _joined((other, self)) if type(other) is str else _refuse()
 
     def __bool__(self) -> bool:
         return True
@@ -183,7 +196,7 @@ class _Text:
         return self is other or self.has(other)
 
     __contains__ = has
-    __hash__ = __str__ = __repr__ = _refuse
+    __getitem__ = __hash__ = __str__ = __repr__ = _refuse
 
 
 def _joined(texts: Iterable[Any]) -> Any:
@@ -253,10 +266,16 @@ def _environment() -> Any:
     look_up, get_item = environment.getattr, environment.getitem
 
     def find_method(owner: Any, name: str) -> Any:
-        return partial(_METHODS.get(name, _refuse), owner) if isinstance(owner, _Text) else look_up(owner, name)
+        if isinstance(owner, _Length) or (isinstance(owner, _Text) and name not in _METHODS):
+            raise _UnknownError
+        return partial(_METHODS[name], owner) if isinstance(owner, _Text) else look_up(owner, name)
 
     def find_item(owner: Any, key: Any) -> Any:
-        return _refuse() if isinstance(owner, _Text) or isinstance(key, _Text) else get_item(owner, key)
+        return (
+            _refuse()
+            if isinstance(owner, (_Text, _Length)) or isinstance(key, (_Text, _Length))
+            else get_item(owner, key)
+        )
 
     tests = environment.tests
     environment.code_generator_class = _Generator
@@ -274,6 +293,8 @@ def _followed(functions: Mapping[str, Callable[..., Any]], own: Mapping[str, Cal
         @wraps(function)
         def followed(*arguments: Any, **keywords: Any) -> Any:
             is_text = any(isinstance(each, _Text) for each in (*arguments, *keywords.values()))
+            if name not in _COMPARING and any(isinstance(each, _Length) for each in (*arguments, *keywords.values())):
+                raise _UnknownError
             known = own.get(name, _refuse) if is_text and name not in _COMPARING else function
             return known(*arguments, **keywords)
 

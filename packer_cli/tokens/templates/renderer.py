@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import permutations
 from typing import Any
 
 from packer_cli.errors import TokenizerError
@@ -96,7 +97,11 @@ class ChatRenderer:
         chat = self.read(Rehearsal("", [as_turn(turn) for turn in shape[1:]]).messages)
         with suppress(TemplateRejectError):
             rendered = self._render_marked(chat)
-            return self._outlines.of(chat, rendered, self.review(chat, rendered, None))
+            reading, notes = self.reading(chat.shape), self.review(chat, rendered, None)
+            # Behind the shorter one of two headers, a content may go on as the longer one does; likewise for tails.
+            more = (long[len(short) :] for long, short in permutations(reading.headers, 2) if long.startswith(short))
+            ends = (long[: -len(short)] for long, short in permutations(reading.tails, 2) if long.endswith(short))
+            return self._outlines.of(chat, rendered, notes, (*reading.headers, *reading.tails, *more, *ends))
         return None
 
     def _text(self, chat: Chat, **changes: Any) -> str:
