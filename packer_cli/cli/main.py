@@ -127,45 +127,49 @@ class LazyGroup(click.Group):
         formatter.write_text("hbpack COMMAND --help explains a command, with examples.")
 
 
+_HELP = """\
+Pack, balance and schedule mixed-length training data, before training.
+
+Reads corpora, tokenizes them, chooses which samples share a pack and which packs an iteration, and writes indexed
+shards that any trainer reads without further work.
+
+Begin:
+    init: Look at your data and write a config file that hbpack pack runs unchanged.
+    doctor: Check this installation and machine, and say how to fix what is missing.
+
+Make a packed set:
+    pack: Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
+    tokenize: Tokenize a corpus into a token store.
+    plan: Plan a token store: groups, packs, iterations and steps.
+    write: Write the shards and rank manifests of a plan.
+    append: Add data to a packed set, with the options it was made with.
+    status: Say what is done, what is missing, and which tasks of a job array are left to run.
+
+Change, check and export it:
+    rebalance: Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
+    verify: Check a packed data set for damage.
+    export: Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
+
+Choose how to pack:
+    profile: Measure iteration times and peak memory of your model on the GPUs of this machine.
+    groups: Find the length groups with the shortest epoch for your lengths, model and GPUs.
+    compare: Compare packing algorithms, balances or whole strategies side by side on your own lengths.
+    simulate: Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
+
+Look at lengths, plans and sets:
+    stats: Report balance, padding and communication of a packed set, a token store or lengths.
+    report: Write a page with charts of a packed set, a plan or lengths, and what to try next.
+    show: Show a rank's packs as text: samples, loss masks, and the records they come from."""
+"""No docstring, which `python -OO` would remove."""
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="hbpack")
 def cli() -> None:
-    """Pack, balance and schedule mixed-length training data, before training.
-
-    Reads corpora, tokenizes them, chooses which samples share a pack and which packs an iteration, and writes indexed
-    shards that any trainer reads without further work.
-
-    Begin:
-        init: Look at your data and write a config file that hbpack pack runs unchanged.
-        doctor: Check this installation and machine, and say how to fix what is missing.
-
-    Make a packed set:
-        pack: Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
-        tokenize: Tokenize a corpus into a token store.
-        plan: Plan a token store: groups, packs, iterations and steps.
-        write: Write the shards and rank manifests of a plan.
-        append: Add data to a packed set, with the options it was made with.
-        status: Say what is done, what is missing, and which tasks of a job array are left to run.
-
-    Change, check and export it:
-        rebalance: Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
-        verify: Check a packed data set for damage.
-        export: Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
-
-    Choose how to pack:
-        profile: Measure iteration times and peak memory of your model on the GPUs of this machine.
-        groups: Find the length groups with the shortest epoch for your lengths, model and GPUs.
-        compare: Compare packing algorithms, balances or whole strategies side by side on your own lengths.
-        simulate: Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
-
-    Look at lengths, plans and sets:
-        stats: Report balance, padding and communication of a packed set, a token store or lengths.
-        report: Write a page with charts of a packed set, a plan or lengths, and what to try next.
-        show: Show a rank's packs as text: samples, loss masks, and the records they come from.
-    """
+    """Run a command."""
 
 
-cli.help, _SECTIONS = sections_of(cli.help or "")
+cli.help, _SECTIONS = sections_of(_HELP)
 COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in commands.items()}
 """Commands, each with its line of the help, in the order of the help."""
 

@@ -170,10 +170,14 @@ def _solver() -> Check:
         return _found("machine", "solver", " ".join(str(error).split()), remedy)
     if value != 3:
         return _found("machine", "solver", f"gives {value} for the least integer from 3 on", remedy)
-    name = type(solver).__name__
-    if name == "HiGHS":
+    if isinstance(solver, pulp.HiGHS):
         return _found("machine", "solver", "HiGHS")
-    return _found("machine", "solver", f"CBC ({name})", "run pip install highspy: HiGHS is several times as fast")
+    return _found(
+        "machine",
+        "solver",
+        f"CBC ({type(solver).__name__})",
+        "run pip install highspy: HiGHS is several times as fast",
+    )
 
 
 def _cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float | None:

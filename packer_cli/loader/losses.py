@@ -235,14 +235,14 @@ def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulati
     return _scaled(weighted, world_size * accumulation, metadata_of(batch)["global_num_samples"])
 
 
-def sample_weights(batch: Any, num_tokens: int) -> torch.Tensor:
+def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
     """Return, for each token, one over the loss tokens of its sample; for losses at the predicting tokens.
 
     Of a token of a tree that several branches train, the mean of theirs, as `batch_losses` counts its loss for each.
 
     Args:
         batch: a batch, or its metadata.
-        num_tokens: tokens that this rank holds: its slice of a shared row, or the whole row.
+        num_tokens: tokens that this rank holds: its slice of a shared row, or the whole row; None: its slice.
 
     Returns:
         float64 [t]; 0 for padding and for samples without loss tokens.
@@ -259,6 +259,7 @@ def sample_weights(batch: Any, num_tokens: int) -> torch.Tensor:
         )
     borders = known["cu_seqlens"].cpu()
     length, ranks = int(borders[-1]), known["cp_size"] * known["sp_size"]
+    num_tokens = length // ranks if num_tokens is None else num_tokens
     if num_tokens not in (length, length // ranks):
         raise ValueError(
             f"{num_tokens} losses for a row of {length} tokens shared by {ranks} ranks: "

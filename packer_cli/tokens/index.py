@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -204,7 +205,9 @@ def read_index(folder: Path) -> StoreIndex:
     path = folder / INDEX_NAME
     try:
         data = path.read_bytes()
-        values = json.loads(data)
+        values: Any = {}
+        with suppress(ValueError):  # Its checksum says more.
+            values = json.loads(data)
         found = values.get("format"), values.get("format_version")
         # First, since another version has other fields.
         if None not in found and found != (STORE_FORMAT, STORE_VERSION):

@@ -139,8 +139,7 @@ def test_what_depends_on_a_content_is_as_by_marks(body):
 @pytest.mark.parametrize(
     ("answer", "texts"),
     [
-        ("{% if 'x' in m.content %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}",
-         ("hello", "world")),
+        ("{% if 'x' in m.content %}{% generation %}{{ m.content }}.{% endgeneration %}{% endif %}", ("a", "world")),
         ("{% generation %}{{ m.content }}</s>\n{% endgeneration %}", ("a", "b", " c", "d")),
         ("{% generation %}{{ m.content }}</s>\n{% endgeneration %}", ("a", "b", "c", "d")),
     ],
