@@ -212,7 +212,7 @@ def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
     )
     return [
         chart_of_timeline(
-            line, of.num_gpus, end, name, title, describe(line, slot_contents(of).real_tokens[line.slots])
+            line, of.num_gpus, end, name, title, describe(line, slot_contents(of).real_tokens[line.slots.number])
         )
         for of, line, name, title in drawn
     ]

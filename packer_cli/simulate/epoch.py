@@ -163,8 +163,6 @@ class Simulation:
     replicas: Replicas
     iteration_seconds: Float64Array
     """float64[i]: on one pipeline stage, until the slowest replica is done."""
-    longest: Int64Array
-    """int64[s]: the longest iteration of each step."""
     bubbles: Float64Array
     """float64[s]: of the pipeline that all GPUs share where they run in lockstep, once a step."""
     sync: Float64Array
@@ -191,7 +189,9 @@ class Simulation:
         step's longest iteration.
         """
         plan, schedule, slots = self.plan, self.schedule, self.slots
-        replicas, longest = self.replicas, self.longest
+        replicas = self.replicas
+        by_seconds = np.lexsort((self.iteration_seconds, schedule.iteration_step))
+        longest = by_seconds[np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))]
         gpus = plan.slot_gpus(schedule).astype(np.float64)
         group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
         np.maximum.at(group_of, schedule.slot_iteration, slots.group)
@@ -255,8 +255,6 @@ def simulate(
         own = _bubbles(offsets, total, slots.forward, stages[:, schedule.slot_group[first]], seconds)
     iterations = np.zeros(schedule.num_iterations)
     np.maximum.at(iterations, schedule.slot_iteration[first], seconds + own)
-    by_seconds = np.lexsort((iterations, schedule.iteration_step))
-    longest = by_seconds[np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))]
     of_steps = index_sums(schedule.iteration_step, iterations, schedule.num_steps)
     overlap = np.zeros(schedule.num_steps)
     if plan.lockstep is not None:
@@ -286,7 +284,6 @@ def simulate(
         slots=slots,
         replicas=Replicas(first, seconds, own, waiting),
         iteration_seconds=iterations,
-        longest=longest,
         bubbles=bubbles,
         sync=sync,
         step_extra=step_seconds,

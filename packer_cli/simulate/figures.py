@@ -116,9 +116,8 @@ class Simulator:
 
     def attention_share(self, pieces: Pieces) -> float:
         """Share of the computing time of pieces that attention takes. O(m)."""
-        cost, length = self.model.cost, pieces.length.astype(np.float64)
-        work = float(length @ length) if pieces.attention is None else float(pieces.attention.sum())
-        squares, tokens = cost.quadratic * work, cost.linear * float(length.sum())
+        cost = self.model.cost
+        squares, tokens = cost.quadratic * attention_work(pieces), cost.linear * float(pieces.length.sum())
         return squares / (squares + tokens) if squares + tokens else 0.0
 
     def simulate(self, plan: Plan) -> Simulation:
@@ -128,6 +127,13 @@ class Simulator:
     def figures(self, plan: Plan) -> EpochFigures:
         """Return the figures of `simulate`."""
         return simulation_figures(self.simulate(plan), self.model)
+
+
+def attention_work(pieces: Pieces) -> float:
+    """Return the attention work of all pieces together."""
+    if pieces.attention is not None:
+        return float(pieces.attention.sum(dtype=np.float64))
+    return float(np.square(pieces.length, dtype=np.float64).sum())
 
 
 def simulation_figures(simulation: Simulation, model: GpuModel) -> EpochFigures:

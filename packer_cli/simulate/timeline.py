@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer_cli.plan.core.csr import pack_tokens_and_work
-from packer_cli.plan.core.types import FILLER, Float64Array, Int8Array, Int64Array, Plan
+from packer_cli.plan.core.types import FILLER, Int64Array, Plan
 from packer_cli.simulate.epoch import PARTS, SLOT_PARTS, Simulation
 from packer_cli.simulate.figures import group_name
 
@@ -18,41 +17,18 @@ _LEAST = 1e-9
 """Seconds of an event; what is shorter is left out, such as the waiting that rounding leaves of none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timeline:
-    """n iterations with m micro-batches, and e events: what the GPUs of a replica do from one moment to another.
+class Timeline(NamedTuple):
+    """Tables of some iterations; seconds count from the start of the first."""
 
-    Seconds count from the start of the first iteration.
-    """
-
-    iterations: Int64Array
-    """int64[n]: their numbers in the epoch, rising."""
-    iteration_start: Float64Array
-    """float64[n]"""
-    iteration_seconds: Float64Array
-    """float64[n]: until its slowest replica is done."""
-    tail_seconds: Float64Array
-    """float64[n]: what a step adds after its last iteration; 0 after others."""
-    slots: Int64Array
-    """int64[m]: their numbers in the schedule."""
-    slot_start: Float64Array
-    """float64[m]"""
-    slot_seconds: Float64Array
-    """float64[m]"""
-    part: Int8Array
-    """int8[e]: index of `PARTS`."""
-    start: Float64Array
-    """float64[e]"""
-    seconds: Float64Array
-    """float64[e]"""
-    first_gpu: Int64Array
-    """int64[e]"""
-    num_gpus: Int64Array
-    """int64[e]"""
-    iteration: Int64Array
-    """int64[e]: number in the epoch."""
-    slot: Int64Array
-    """int64[e]: number in the schedule; -1 for what is part of no micro-batch."""
+    iterations: Any
+    """`number` in the epoch, rising, `start`, `seconds` until its slowest replica is done, and `tail`, the seconds
+    that a step adds after its last iteration; 0 after others."""
+    slots: Any
+    """`number` in the schedule, `start` and `seconds` of each micro-batch."""
+    events: Any
+    """Doings of a replica's GPUs from one moment to another: `part`, the index of `PARTS`, `start`, `seconds`,
+    `first_gpu`, `num_gpus`, `iteration`, its number in the epoch, and `slot`, the number in the schedule; -1 for what
+    is part of no micro-batch."""
 
 
 def timeline(times: Simulation, iterations: Int64Array) -> Timeline:
@@ -107,20 +83,17 @@ def timeline(times: Simulation, iterations: Int64Array) -> Timeline:
         end = end + taken
 
     columns = [np.concatenate(column) for column in zip(*events, strict=True)]
-    _, since, lasts, first_gpu, *_ = columns
-    order = np.lexsort((since, first_gpu))
-    order = order[lasts[order] > _LEAST]
-    names = ("part", "start", "seconds", "first_gpu", "num_gpus", "iteration", "slot")
+    drawn = _table(columns, "part,start,seconds,first_gpu,num_gpus,iteration,slot")
+    drawn = drawn[np.lexsort((drawn.start, drawn.first_gpu))]
     return Timeline(
-        iterations=iterations,
-        iteration_start=start,
-        iteration_seconds=seconds,
-        tail_seconds=tail,
-        slots=slots,
-        slot_start=slot_start,
-        slot_seconds=total,
-        **{name: column[order] for name, column in zip(names, columns, strict=True)},
+        _table((iterations, start, seconds, tail), "number,start,seconds,tail"),
+        _table((slots, slot_start, total), "number,start,seconds"),
+        drawn[drawn.seconds > _LEAST],
     )
+
+
+def _table(columns: Sequence[NDArray[Any]], names: str) -> Any:
+    return np.rec.fromarrays(columns, formats=[column.dtype for column in columns], names=names)
 
 
 def iterations_of_steps(plan: Plan, num_steps: int) -> Int64Array:
@@ -160,21 +133,16 @@ def trace_events(plan: Plan, timeline: Timeline, gpus_per_node: int) -> Iterator
         return args | {"pack": pack, "tokens": int(tokens[pack]), "samples": int(samples[pack])}
 
     gpus = plan.slot_gpus(schedule)
-    for slot, start, seconds in _rows(timeline.slots, timeline.slot_start, timeline.slot_seconds):
+    for slot, start, seconds in timeline.slots.tolist():
         args = described(int(schedule.slot_iteration[slot]), slot)
         name = f"pack {args['pack']}" if "pack" in args else "filler"
         first = int(schedule.slot_first_gpu[slot])
         for gpu in range(first, first + int(gpus[slot])):
             yield _event(name, "micro-batch", start, seconds, 1 + gpu // gpus_per_node, gpu, args)
-    columns = (timeline.part, timeline.start, timeline.seconds, timeline.first_gpu, timeline.num_gpus)
-    for part, start, seconds, first, num, iteration, slot in _rows(*columns, timeline.iteration, timeline.slot):
+    for part, start, seconds, first, num, iteration, slot in timeline.events.tolist():
         args = described(iteration, slot)
         for gpu in range(first, first + num):
             yield _event(PARTS[part], PARTS[part], start, seconds, 1 + gpu // gpus_per_node, gpu, args)
-
-
-def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _names(num_gpus: int, gpus_per_node: int) -> Iterator[Event]:
@@ -196,16 +164,15 @@ def _named(what: str, name: str, process: int, thread: int = 0) -> Iterator[Even
 
 
 def _steps_and_iterations(plan: Plan, timeline: Timeline) -> Iterator[Event]:
-    step_of: Int64Array = plan.epochs[0].iteration_step[timeline.iterations]
-    end = timeline.iteration_start + timeline.iteration_seconds + timeline.tail_seconds
+    iterations = timeline.iterations
+    step_of: Int64Array = plan.epochs[0].iteration_step[iterations.number]
+    end = iterations.start + iterations.seconds + iterations.tail
     first: Sequence[int] = np.flatnonzero(np.diff(step_of, prepend=-1)).tolist()
     for begin, stop in zip(first, [*first[1:], len(step_of)], strict=True):
-        start, step = float(timeline.iteration_start[begin]), int(step_of[begin])
+        start, step = float(iterations.start[begin]), int(step_of[begin])
         args = {"step": step, "iterations": stop - begin}
         yield _event(f"step {step}", "step", start, float(end[stop - 1]) - start, SCHEDULE, 0, args)
-    for number, start, seconds, step in _rows(
-        timeline.iterations, timeline.iteration_start, timeline.iteration_seconds, step_of
-    ):
+    for (number, start, seconds, _), step in zip(iterations.tolist(), step_of.tolist(), strict=True):
         args = {"step": step, "iteration": number}
         yield _event(f"iteration {number}", "iteration", start, seconds, SCHEDULE, 1, args)
 

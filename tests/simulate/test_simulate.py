@@ -111,9 +111,9 @@ GROUPS = (Group(capacity=40), Group(capacity=60, sp_size=2, checkpoint_layers=1)
 
 
 @st.composite
-def plans(draw):
-    """Iterations of mixed degrees, with fillers; half of the plans with replicas by falling group."""
-    num_groups, is_sorted = draw(st.integers(1, 3)), draw(st.booleans())
+def plans(draw, is_sorted=None):
+    """Iterations of mixed degrees, with fillers; unless said, half of the plans with replicas by falling group."""
+    num_groups, is_sorted = draw(st.integers(1, 3)), draw(st.booleans()) if is_sorted is None else is_sorted
     iterations, steps = [], []
     for _ in range(draw(st.integers(1, 5))):
         slots, left = [], NUM_GPUS

@@ -20,14 +20,20 @@ settings = {"pad_to": "row", "step_seconds": 1.5}
 @st.composite
 def trained(draw):
     """Plans in lockstep or with free replicas, some of them pipelines."""
-    plan = with_layout(draw(plans()), pp=draw(st.integers(1, 3)), is_cp=draw(st.booleans()))
-    if draw(st.booleans()):
+    is_free = draw(st.booleans())  # Such replicas stand by falling group.
+    plan = with_layout(draw(plans(is_sorted=is_free or None)), pp=draw(st.integers(1, 3)), is_cp=draw(st.booleans()))
+    if is_free:
         schedule = run_freely(plan.epochs[0], len(plan.groups), np.arange(len(plan.packs)) % 3 + 1.0)
         plan = replace(plan, lockstep=1, epochs=(schedule,))
     return plan
 
 
 def line_of(plan, iterations=None):
+    """The events of the timeline."""
+    return timeline_of(plan, iterations).events
+
+
+def timeline_of(plan, iterations=None):
     times = simulate(plan, model(), **settings)
     return timeline(times, np.arange(plan.epochs[0].num_iterations) if iterations is None else iterations)
 
@@ -65,7 +71,7 @@ def test_chosen_iterations_are_those_of_the_whole(plan, seed):
 @given(plan=trained(), num_steps=st.integers(1, 4), gpus_per_node=st.integers(1, 8))
 def test_a_trace_is_complete_and_well_formed(plan, num_steps, gpus_per_node):
     simulation, schedule = simulate(plan, model(), **settings), plan.epochs[0]
-    line = line_of(plan, iterations_of_steps(plan, num_steps))
+    line = timeline_of(plan, iterations_of_steps(plan, num_steps))
     events = list(trace_events(plan, line, gpus_per_node))
     for event in events:
         assert {"ph", "name", "pid", "tid", "args"} <= event.keys()
@@ -107,7 +113,7 @@ def test_micro_batches_say_what_they_hold():
     from tests.simulate.test_simulate import GROUPS, make_plan
 
     plan = make_plan(GROUPS[:2], [[(0, [10, 5]), (0, []), (1, [30])], [(1, [20]), (1, [7])]], steps=[0, 1])
-    events = list(trace_events(plan, line_of(plan), 2))
+    events = list(trace_events(plan, timeline_of(plan), 2))
     batches = [event for event in events if event.get("cat") == "micro-batch"]
     found = {(event["name"], event["tid"], event["pid"]) for event in batches if event["args"]["iteration"] == 0}
     assert found == {("pack 0", 0, 1), ("filler", 1, 1), ("pack 1", 2, 2), ("pack 1", 3, 2)}

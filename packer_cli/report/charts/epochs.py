@@ -78,14 +78,10 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
     events = [
         {"gpu": first, "end": min(first + gpus, shown), "from": short(start, 6), "to": short(start + taken, 6),
          "part": LABELS[PARTS[part]], "iteration": iteration, "s": short(taken, 3)}
-        for part, start, taken, first, gpus, iteration in zip(
-            *(each.tolist() for each in (
-                line.part, line.start, line.seconds, line.first_gpu, line.num_gpus, line.iteration
-            )), strict=True,
-        )
+        for part, start, taken, first, gpus, iteration, _ in line.events.tolist()
         if first < shown
     ]  # fmt: skip
-    parts = {number: part for number, part in enumerate(PARTS) if (line.part == number).any()}
+    parts = {number: part for number, part in enumerate(PARTS) if (line.events.part == number).any()}
     spec = drawn(
         "timeline",
         events=events,
@@ -93,7 +89,7 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
         gpus=[0, shown],
         ticks=list(range(0, shown, max(1, shown // 8))),
         parts=color_of_parts(parts.values()),
-        starts=[{"at": short(start, 6)} for start in line.iteration_start.tolist()],
+        starts=[{"at": short(start, 6)} for start in line.iterations.start.tolist()],
     )
     limit = f" The first {shown} of {num_gpus:,} GPUs." if shown < num_gpus else ""
     return Chart(
@@ -108,7 +104,8 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
 
 def total_seconds(line: Timeline) -> float:
     """Return the seconds from the start of the first iteration to the end of the last."""
-    return float(line.iteration_start[-1] + line.iteration_seconds[-1] + line.tail_seconds[-1])
+    last = line.iterations[-1]
+    return float(last.start + last.seconds + last.tail)
 
 
 def describe(line: Timeline, slot_tokens: Int64Array) -> str:
@@ -119,8 +116,7 @@ def describe(line: Timeline, slot_tokens: Int64Array) -> str:
 
 def _rows(line: Timeline, parts: Iterable[int], num_gpus: int) -> Iterator[tuple[str, ...]]:
     """Yield each iteration's seconds, and the share of the GPUs' time that each part takes."""
-    for place, iteration in enumerate(line.iterations.tolist()):
-        seconds = float(line.iteration_seconds[place] + line.tail_seconds[place])
-        own = line.iteration == iteration
-        taken = [float((line.seconds * line.num_gpus)[own & (line.part == part)].sum()) for part in parts]
+    for iteration, _, lasts, tail in line.iterations.tolist():
+        own, seconds = line.events[line.events.iteration == iteration], lasts + tail
+        taken = [float((own.seconds * own.num_gpus)[own.part == part].sum()) for part in parts]
         yield (f"{iteration:,}", amount(seconds), *(f"{each / seconds / num_gpus:.1%}" for each in taken))
