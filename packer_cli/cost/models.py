@@ -7,7 +7,7 @@ in tokens and layers, as in HBP's algorithm 4.
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -319,15 +319,9 @@ class MemoryModel:
 
     def least_checkpoint_layers(self, tokens: float, layout: Layout = ONE_GPU) -> int | None:
         """Return the fewest layers to checkpoint so that the row fits (HBP, algorithm 4); None if all are too few."""
-        over = self.bytes(tokens, layout, 0) - self.limit
-        if over <= 0:
-            return 0
-        if layout.pp > 1:
-            fits = (n for n in range(1, self.num_layers + 1) if self.bytes(tokens, layout, n) <= self.limit)
-            return next(fits, None)
-        saved = tokens / layout.stage_gpus * (self.per_layer_token - self.per_checkpointed_token)
-        layers = math.ceil(over / saved) if saved > 0 else self.num_layers + 1
-        return layers if layers <= self.num_layers else None
+        numbers = range(self.num_layers + 1)
+        found = bisect_left(numbers, True, key=lambda layers: self.bytes(tokens, layout, layers) <= self.limit)
+        return found if found in numbers else None
 
     def longest(self, layout: Layout = ONE_GPU, checkpoint_layers: int | None = None) -> int:
         """Return the longest row (tokens) that fits, by default with every layer checkpointed; at most 2^31 - 1."""
