@@ -83,7 +83,7 @@ def choose(config: PlanConfig, lengths: Int32Array) -> tuple[Choice, GroupChoice
     else:
         choice = _choose_way(config, model, profile, lengths)
     lost = describe_overflow(num_long, config.max_length or 0, config.overflow)
-    return choice, _record(config, model, profile, choice, [lost] if lost else [])
+    return choice, _record(config, model, profile, choice, lengths, [lost] if lost else [])
 
 
 def _choose_way(config: PlanConfig, model: GpuModel, profile: Profile | None, lengths: Int32Array) -> Choice:
@@ -91,20 +91,11 @@ def _choose_way(config: PlanConfig, model: GpuModel, profile: Profile | None, le
 
     Every way has an estimate; those near the best are planned.
     """
-    of_lengths = partial(
-        choose_groups,
-        lengths=lengths,
-        num_gpus=config.gpus,
-        profile=profile,
-        algorithm=config.used_algorithm,
-        max_groups=config.max_groups,
-        max_length=config.max_length,
-    )
     found, why = list[tuple[float, partial[Choice], partial[Callable[[Sequence[Group]], float]], Way]](), None
     able = ways(config, model)
     for way in able if config.used_algorithm == "search" else islice(able, 1):
         own, replicas = config.model_copy(update={"lockstep": way.lockstep}), model.of_lockstep(way.lockstep)
-        search = partial(of_lengths, replicas, layouts=way.layouts)
+        search = partial(choose_groups, replicas, lengths, config, layouts=way.layouts, profile=profile)
         of_plans = partial(_planned_seconds, own, replicas, lengths)
         is_planned = len(lengths) <= FEW and not config.planner.finds_layouts
         try:
@@ -164,8 +155,15 @@ def bounded(config: PlanConfig, lengths: Int32Array) -> Int32Array:
 
 
 def _record(
-    config: PlanConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
+    config: PlanConfig,
+    model: GpuModel | None,
+    profile: Profile | None,
+    choice: Choice,
+    lengths: Int32Array,
+    notes: list[str],
 ) -> GroupChoice:
+    of_rows = {"source": "profile", "model": dict(profile.model), "gpu": profile.gpu} if profile else {}
+    origin = dict(model.origin) if model else of_rows
     facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
     rows = profile.model_dump(mode="json") if profile else None
     return GroupChoice(
@@ -175,13 +173,13 @@ def _record(
         max_length=config.max_length,
         parallel=write_parallel(choice.groups[0].layout) or None,
         lockstep=choice.lockstep,
-        gpus=choice.num_gpus,
-        samples=choice.sums.num_samples,
-        tokens=choice.sums.num_tokens,
-        longest=choice.sums.longest,
+        gpus=config.gpus,
+        samples=len(lengths),
+        tokens=int(lengths.sum(dtype=np.int64)),
+        longest=int(lengths.max()),
         seconds=choice.seconds and digits(choice.seconds),
-        gpu_hours=choice.seconds and digits(choice.seconds * choice.num_gpus / 3600),
-        notes=(*notes, *_notes(choice, profile)),
+        gpu_hours=choice.seconds and digits(choice.seconds * config.gpus / 3600),
+        notes=(*notes, *origin.get("notes", ()), *_notes(choice, profile, config.gpus)),
         alternatives=tuple(
             AlternativeGroups(
                 name=each.name,
@@ -192,16 +190,16 @@ def _record(
             for each in choice.alternatives
             if choice.seconds
         ),
-        predicted_with=dict(choice.origin),
+        predicted_with=origin,
         fingerprint=fingerprint(*facts, rows),
     )
 
 
-def _notes(choice: Choice, profile: Profile | None) -> list[str]:
-    notes = list(choice.origin.get("notes", ()))
-    if profile is not None and profile.num_gpus != choice.num_gpus:
+def _notes(choice: Choice, profile: Profile | None, num_gpus: int) -> list[str]:
+    notes = []
+    if profile is not None and profile.num_gpus != num_gpus:
         notes.append(
-            f"the profile is of {profile.num_gpus} GPUs that share the weights; on {choice.num_gpus} each one's share "
+            f"the profile is of {profile.num_gpus} GPUs that share the weights; on {num_gpus} each one's share "
             "takes another part of its memory"
         )
     if choice.seconds is None:

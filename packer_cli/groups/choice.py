@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packer_cli.config import PlanConfig
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
@@ -26,7 +26,6 @@ from packer_cli.groups.settings import (
     best_settings,
     candidate_lengths,
     hbp_lengths,
-    longest_that_fits,
     measured_settings,
     predicted_settings,
     settings_of,
@@ -62,28 +61,21 @@ class Choice:
     """Predicted epoch time, planned if it was; None without a model."""
     estimated: float | None = None
     """Epoch time (s) predicted from the lengths alone."""
-    num_gpus: int
     lockstep: str = "all"
     """The GPUs in lockstep, as in the plan options."""
     alternatives: tuple[Alternative, ...] = ()
     """HBP's, one group at the longest length, the best of 1, 2, .. groups; these include the choice."""
     settings: Mapping[int, Sequence[Setting]]
     """By length: the candidates of algorithm 1, and the chosen lengths."""
-    origin: Mapping[str, Any]
-    """The source of the predictions, see `GpuModel.origin`."""
-    sums: LengthSums
 
 
 def choose_groups(
     model: GpuModel,
     lengths: ArrayLike,
-    num_gpus: int,
+    config: PlanConfig,
     *,
     layouts: Sequence[Layout] | None = None,
     profile: Profile | None = None,
-    algorithm: Literal["search", "hbp"] = "search",
-    max_groups: int = 4,
-    max_length: int | None = None,
     planned: Callable[[Sequence[Group]], float] | None = None,
     tried: Callable[[Sequence[Group]], float] | None = None,
 ) -> Choice:
@@ -93,9 +85,9 @@ def choose_groups(
         lengths: int[n], n > 0, of the samples to pack; none is over `max_length`.
         layouts: those that groups may have, by rising degree; None: every SP degree.
         profile: if its rows reach the longest sample, algorithm 1 uses them instead of the model's predictions.
-        max_groups: most groups that the search may choose; of the sets within `NOT_WORTH_A_GROUP` of the shortest
-            epoch, it takes the one with the fewest. Algorithm 1 chooses up to four.
-        max_length: the largest allowed capacity, which is then a candidate.
+        config: with the GPUs, the algorithm, the largest allowed capacity, which is then a candidate, and the most
+            groups that the search may choose: of the sets within `NOT_WORTH_A_GROUP` of the shortest epoch, it takes
+            the one with the fewest. Algorithm 1 chooses up to four.
         planned: seconds of an epoch that is planned with some groups. The search finds the best sets of each number by
             an estimate; which of them to take, these seconds decide. None: the estimate does.
         tried: the same of some of the samples. With it, neighbors of the set taken are tried, see `improve`.
@@ -103,7 +95,8 @@ def choose_groups(
     Raises:
         ConfigError: the longest sample fits on no SP degree.
     """
-    sums = LengthSums(lengths)
+    sums, num_gpus = LengthSums(lengths), config.gpus
+    max_length, max_groups, is_hbp = config.max_length, config.max_groups, config.used_algorithm == "hbp"
     layouts = model.layouts(num_gpus) if layouts is None else layouts
     # A profile is of rows that SP alone divides.
     is_measured = all(each == Layout(sp=each.sp) for each in layouts)
@@ -134,8 +127,8 @@ def choose_groups(
     allowed = found[:max_groups]
     shortest = min(each.seconds for each in allowed)
     fewest = next(each for each in allowed if each.seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
-    chosen = sets[0] if algorithm == "hbp" else fewest
-    if tried is not None and planned is not None and algorithm != "hbp":
+    chosen = sets[0] if is_hbp else fewest
+    if tried is not None and planned is not None and not is_hbp:
         few = (each.groups for each in (*sets, *allowed) if len(each.groups) <= max_groups)
         start = min(few, key=tried)
         groups = improve(start, epoch, ways, tried, max_groups)
@@ -150,11 +143,8 @@ def choose_groups(
         groups=chosen.groups,
         seconds=chosen.seconds,
         estimated=estimated[chosen.groups],
-        num_gpus=num_gpus,
         alternatives=(*sets, *found),
         settings=settings | predicted_settings(model, shown, layouts, num_gpus, sums),
-        origin=model.origin,
-        sums=sums,
     )
 
 
@@ -174,13 +164,7 @@ def choose_measured_groups(
             f"the longest sample has {sums.longest:,} tokens, and the profile's rows go to {longest:,} and "
             "are too few to predict others: measure longer ones with hbpack profile, or give --max-length"
         )
-    return Choice(
-        groups=hbp_groups(best_settings(settings), lambda length: None),
-        num_gpus=num_gpus,
-        settings=settings,
-        origin={"source": "profile", "model": dict(profile.model), "gpu": profile.gpu},
-        sums=sums,
-    )
+    return Choice(groups=hbp_groups(best_settings(settings), lambda length: None), settings=settings)
 
 
 def _measured_for_hbp(
@@ -215,7 +199,7 @@ def _predicted_for_hbp(
 
 
 def _why_not(model: GpuModel, longest: int, layouts: Sequence[Layout], num_gpus: int) -> str:
-    fits, degree = longest_that_fits(model, layouts), max(each.sp for each in layouts)
+    fits, degree = max(map(model.memory.longest, layouts)), max(each.sp for each in layouts)
     if not fits:
         return f"no sample fits: a GPU's memory is full before any; use more than {num_gpus} GPUs, or larger ones"
     return (
@@ -315,11 +299,10 @@ def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], ma
             settings are skipped.
     """
     lengths = np.array([0, *sorted(length for length in settings if settings[length])], dtype=np.int64)
-    ranges = [model.range_of(lengths[:j], int(lengths[j])) for j in range(1, len(lengths))]
-    steps = [
-        [(range_.share, model.cost_of(range_, group), group) for group in settings[int(length)]]
-        for length, range_ in zip(lengths[1:], ranges, strict=True)
-    ]
+    steps = []
+    for j, length in enumerate(lengths.tolist()[1:], 1):
+        share, seconds_of = model.packs_above(lengths[:j], length)
+        steps.append([(share, seconds_of(group), group) for group in settings[length]])
     samples = model.sums.up_to(lengths)[0]
     # best[j]: least GPU-seconds of all samples up to lengths[j], with the current number of groups; sets[j]: these.
     best = np.where(np.arange(len(lengths)) == 0, 0.0, np.inf)

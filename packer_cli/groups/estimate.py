@@ -15,8 +15,8 @@ These approximations do not apply to a plan (`hbpack simulate`):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,36 +29,6 @@ from packer_cli.plan.strategies.by_group.arrange import FREE_TO_FILL
 
 _THRESHOLDS = (1 / 3, 1 / 4, 1 / 8, 0.0)
 """Thresholds of the L2 bound, as shares of the capacity: shorter samples are ignored."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Range:
-    """The packs of a group above each of k smaller capacities; float64[k] unless noted."""
-
-    packs: Float64Array
-    share: Float64Array
-    """Share of all shorter samples that fill this group's packs."""
-    tokens: Float64Array
-    """Including the shorter samples, as in `work`."""
-    work: Float64Array
-    large: Float64Array
-    """float64[3, k]: number, tokens and work of the group's own samples over half the capacity."""
-    longest: Float64Array
-    """Squared length of the group's longest sample; float64, a scalar."""
-    shortest: Float64Array
-    """Squared length of the group's shortest sample over half the capacity."""
-
-    def waiting(self, num_ranks: int) -> Float64Array:
-        """Compute the attention work that ranks wait for: samples over half the capacity, dealt to packs by decreasing
-        length.
-
-        In full iterations, the differences between neighbours add up to at most (ranks - 1) / 2 of the whole range. In
-        the last iteration, ranks without such a sample wait for the others.
-        """
-        samples, _, work = self.large
-        differ = np.minimum(samples * self.longest - work, (num_ranks - 1) / 2 * (self.longest - self.shortest))
-        idle = np.ceil(samples / num_ranks) * num_ranks - samples
-        return np.where(samples > 0, np.maximum(0.0, differ) + idle * self.shortest, 0.0)
 
 
 class EpochModel:
@@ -79,13 +49,18 @@ class EpochModel:
         """
         total, below = 0.0, 0
         for group in groups:
-            range_ = self.range_of(np.array([below]), group.capacity)
-            total = float((1 - range_.share[0]) * total + self.cost_of(range_, group)[0])
+            share, seconds_of = self.packs_above(np.array([below]), group.capacity)
+            total = float((1 - share[0]) * total + seconds_of(group)[0])
             below = group.capacity
         return total
 
-    def range_of(self, below: Int64Array, capacity: int) -> _Range:
-        """Sum up the contents of a group's packs, whatever its SP degree."""
+    def packs_above(self, below: Int64Array, capacity: int) -> tuple[Float64Array, Callable[[Group], Float64Array]]:
+        """Sum up a group's packs above each of k smaller capacities.
+
+        Returns:
+            float64[k], the share of all shorter samples that fill them; and their GPU-seconds (float64[k]) by how the
+            group runs.
+        """
         shorter = self.sums.up_to(below)
         samples, tokens, work = self.sums.up_to(capacity)[:, None] - shorter
         # As in the plan, more packs make room for shorter samples, for at most half of their tokens.
@@ -93,28 +68,35 @@ class EpochModel:
         packs = np.where(samples > 0, np.maximum(self._num_packs(below, capacity), roomy), 0.0)
         free = np.maximum(0.0, packs * capacity - tokens)
         share = np.minimum(1.0, free / np.maximum(1.0, shorter[1])) * (shorter[1] > 0)
-        half = np.maximum(below, capacity // 2)
-        return _Range(
-            packs=packs,
-            share=share,
-            tokens=tokens + share * shorter[1],
-            work=work + share * shorter[2],
-            large=self.sums.up_to(capacity)[:, None] - self.sums.up_to(half),
-            longest=self.sums.longest_up_to(capacity).astype(np.float64) ** 2,
-            shortest=self.sums.shortest_over(half).astype(np.float64) ** 2,
-        )
+        tokens, work = tokens + share * shorter[1], work + share * shorter[2]
 
-    def cost_of(self, range_: _Range, group: Group) -> Float64Array:
-        """Predict the GPU-seconds (float64[k]) of a group's packs."""
-        num_ranks = group.num_dp_ranks(self.num_gpus)
-        how = group.layout, group.checkpoint_layers
-        # GPU-seconds per unit of attention work (token^2) and per token; seconds of a micro-batch without contents.
-        per_work, per_token = (
-            float(self._variable.seconds(*each, *how)) * group.num_gpus for each in ((1.0, 0.0), (0.0, 1.0))
+        def seconds_of(group: Group) -> Float64Array:
+            num_ranks, how = group.num_dp_ranks(self.num_gpus), (group.layout, group.checkpoint_layers)
+            # GPU-seconds per unit of attention work (token^2) and per token; seconds of a micro-batch without any.
+            per_work, per_token = (
+                float(self._variable.seconds(*each, *how)) * group.num_gpus for each in ((1.0, 0.0), (0.0, 1.0))
+            )
+            constant = float(self._cost.seconds(0.0, 0.0, *how))
+            own: Float64Array = per_work * (work + self._waiting(below, capacity, num_ranks)) + per_token * tokens
+            return own + np.ceil(packs / num_ranks) * self.num_gpus * constant
+
+        return share, seconds_of
+
+    def _waiting(self, below: Int64Array, capacity: int, num_ranks: int) -> Float64Array:
+        """Compute the attention work that ranks wait for: samples over half the capacity, dealt to packs by decreasing
+        length.
+
+        In full iterations, the differences between neighbours add up to at most (ranks - 1) / 2 of the whole range. In
+        the last iteration, ranks without such a sample wait for the others.
+        """
+        half = np.maximum(below, capacity // 2)
+        samples, _, work = self.sums.up_to(capacity)[:, None] - self.sums.up_to(half)
+        longest, shortest = (
+            each.astype(np.float64) ** 2 for each in (self.sums.longest_up_to(capacity), self.sums.shortest_over(half))
         )
-        constant = float(self._cost.seconds(0.0, 0.0, *how))
-        own: Float64Array = per_work * (range_.work + range_.waiting(num_ranks)) + per_token * range_.tokens
-        return own + np.ceil(range_.packs / num_ranks) * self.num_gpus * constant
+        differ = np.minimum(samples * longest - work, (num_ranks - 1) / 2 * (longest - shortest))
+        idle = np.ceil(samples / num_ranks) * num_ranks - samples
+        return np.where(samples > 0, np.maximum(0.0, differ) + idle * shortest, 0.0)
 
     def _num_packs(self, below: Int64Array, capacity: int) -> Float64Array:
         """Compute a lower bound (Martello and Toth's L2) on the packs of the samples in `(below, capacity]`."""
@@ -159,11 +141,6 @@ class LengthSums:
     def num_samples(self) -> int:
         """Number of samples."""
         return int(self._sums[0, -1])
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all samples."""
-        return int(self._sums[1, -1])
 
     def up_to(self, length: ArrayLike) -> Float64Array:
         """Sum up (samples, tokens, sum of s^2) of the samples of at most this length, float64[3, ...]."""

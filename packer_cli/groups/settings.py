@@ -85,11 +85,6 @@ def settings_of(model: GpuModel, length: int, layouts: Sequence[Layout]) -> list
     return groups
 
 
-def longest_that_fits(model: GpuModel, layouts: Sequence[Layout]) -> int:
-    """Find the longest row (tokens) that fits any of the layouts, with every layer checkpointed."""
-    return max(map(model.memory.longest, layouts), default=0)
-
-
 def predicted_settings(
     model: GpuModel, lengths: Iterable[int], layouts: Sequence[Layout], num_gpus: int, sums: LengthSums
 ) -> dict[int, list[Setting]]:

@@ -181,11 +181,10 @@ def fastest_groups(values: Mapping[str, Any], lengths: NDArray[np.int32]) -> tup
     """
     from packer_cli.config.gpu_model import load_models
     from packer_cli.groups.auto import choose
-    from packer_cli.groups.settings import longest_that_fits
 
     config = validate(PlanConfig, values)
     model, _ = load_models(config, "hbpack init")
-    fits = longest_that_fits(model, model.layouts(config.gpus, config.layout)) if model else 0
+    fits = max(map(model.memory.longest, model.layouts(config.gpus, config.layout)), default=0) if model else 0
     longest = int(lengths.max())
     most = fits // 1024 * 1024 or fits if 0 < fits < longest else longest
     if most < longest:

@@ -15,13 +15,9 @@ from packer_cli.config.resolve import resolve
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
+from packer_cli.groups import choice as choosing
 from packer_cli.groups.auto import choose
-from packer_cli.groups.choice import (
-    NOT_WORTH_A_GROUP,
-    choose_groups,
-    hbp_groups,
-    search_groups,
-)
+from packer_cli.groups.choice import NOT_WORTH_A_GROUP, Choice, hbp_groups, search_groups
 from packer_cli.groups.estimate import EpochModel, LengthSums
 from packer_cli.groups.settings import (
     Setting,
@@ -71,6 +67,11 @@ def make_lengths(seed: int = 0, longest: int = 131072) -> np.ndarray:
     chats = np.minimum(random.lognormal(5.5, 0.8, 6000), 4000)
     documents = np.minimum(random.lognormal(9, 1.3, 500), longest)
     return np.concatenate([chats, documents, [longest]]).astype(np.int32)
+
+
+def choose_groups(model: GpuModel, lengths, gpus: int, *, planned=None, **options) -> Choice:
+    config = PlanConfig(groups="1k", gpus=gpus).model_copy(update=options)
+    return choosing.choose_groups(model, lengths, config, planned=planned)
 
 
 def setting(length: int, sp_size: int, time: float) -> Setting:
@@ -192,7 +193,7 @@ def test_with_its_longest_samples_cut_an_epoch_is_never_longer(model, lengths, l
 
 def test_hbp_is_chosen_where_it_is_asked_for():
     model, lengths = make_model(), make_lengths()
-    choice = choose_groups(model, lengths, GPUS, algorithm="hbp")
+    choice = choose_groups(model, lengths, GPUS, group_algorithm="hbp")
     layouts, candidates = model.layouts(GPUS), [2**i for i in range(13, 18)]
     best = best_settings(predicted_settings(model, candidates, layouts, GPUS, LengthSums(lengths)))
     assert choice.groups == hbp_groups(best, lambda length: settings_of(model, length, layouts)[0])
@@ -246,7 +247,7 @@ def test_all_that_is_chosen_fits_and_divides():
 def test_the_longest_capacity_is_that_which_was_given():
     lengths = np.minimum(make_lengths(), 50_000)
     assert choose_groups(make_model(), lengths, GPUS, max_length=50_000).groups[-1].capacity == 50_000
-    groups = choose_groups(make_model(), lengths, GPUS, algorithm="hbp", max_length=50_000).groups
+    groups = choose_groups(make_model(), lengths, GPUS, group_algorithm="hbp", max_length=50_000).groups
     assert groups[-1].capacity == 50_000
 
 
@@ -279,7 +280,7 @@ def test_candidates(longest, degrees):
     assert all(length % 128 == 0 for length in lengths if length >= 8192)
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_groups": 1}, {"max_groups": 2}, {"algorithm": "hbp"}])
+@pytest.mark.parametrize("limits", [{}, {"max_groups": 1}, {"max_groups": 2}, {"group_algorithm": "hbp"}])
 def test_predictions_are_near_those_of_a_plan(limits):
     """Within 3 % of what the simulation of the plan says; the search looks at hundreds of sets without one."""
     lengths = np.concatenate([make_lengths(seed) for seed in range(4)])
@@ -293,9 +294,9 @@ def test_predictions_are_near_those_of_a_plan(limits):
 
 def test_sums_of_no_lengths_and_of_all():
     sums = LengthSums(np.zeros(0, dtype=np.int32))
-    assert (sums.longest, sums.num_samples, sums.num_tokens) == (0, 0, 0)
+    assert (sums.longest, sums.num_samples) == (0, 0)
     sums = LengthSums([3, 5, 3, 9])
-    assert (sums.longest, sums.num_samples, sums.num_tokens) == (9, 4, 20)
+    assert (sums.longest, sums.num_samples) == (9, 4)
     assert sums.up_to([2, 3, 8]).tolist() == [[0, 2, 3], [0, 6, 11], [0, 18, 43]]
     assert (int(sums.longest_up_to(8)), int(sums.longest_up_to(2)), int(sums.shortest_over(5))) == (5, 0, 9)
     assert sums.density_up_to(5) == 43 / 11
