@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import statistics
 import time
@@ -111,24 +112,23 @@ class Device:
         if self.is_gpu:
             self._free_memory()
             torch.cuda.reset_peak_memory_stats(self.device)
-        peak = -1.0
+        peak = math.inf
         try:
             if self.is_gpu:
                 work()
                 self._synchronize()
-                peak = float(torch.cuda.max_memory_allocated(self.device))
+                peak = torch.cuda.max_memory_allocated(self.device)
             else:
                 with LiveBytes() as live:
                     work()
-                peak = float(held + live.peak)
+                peak = held + live.peak
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        if peak < 0:  # Outside the handler, whose traceback would keep the tensors alive.
+        if math.isinf(peak):  # Outside the handler, whose traceback would keep the tensors alive.
             self._free_memory()
-        lost = self.greatest(float(peak < 0))
         peak = self.greatest(peak)
-        return None if lost else int(peak)
+        return None if math.isinf(peak) else int(peak)
 
     def _free_memory(self) -> None:
         """Free tensors held by garbage, and memory cached by the allocator."""
