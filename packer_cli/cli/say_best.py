@@ -34,7 +34,7 @@ def say_best(comparison: Comparison) -> None:
 
 def _changes(comparison: Comparison, row: ComparedRow) -> str:
     """Write the options that differ from the given ones, and the given ones that then have no effect."""
-    own, was_auto, best = comparison.config, comparison.group_choice is not None, row.spec.config
+    own, was_auto, best = comparison.config, comparison.group_choice is not None, row.config
     unused = set(without_effect(best, was_auto=was_auto))
     if best.strategy != own.strategy:
         changed = {"strategy": best.strategy}

@@ -2,7 +2,7 @@
 
 ::
 
-    plan options -> rows.py -> row_process.py, one process a row: plan, check, measure -> comparison.py
+    plan options -> rows.py -> row_process.py, layouts, and one process a row: plan, check, measure -> comparison.py
     outcome.py    what came of a row, and what its epoch saves; comparison.py says which row to take
 """
 

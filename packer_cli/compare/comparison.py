@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,15 +90,15 @@ def advice(rows: Sequence[ComparedRow], attention: float | None, trainer: str | 
         is_auto: whether the groups were chosen.
     """
     rows = [row for row in rows if row.simulation]
-    chosen = preferred(rows)
-    if chosen is None:
-        return None
-    return " ".join(_sentences(chosen, rows, attention, is_auto, trainer))
+    return " ".join(_sentences(rows, attention, is_auto, trainer)) or None
 
 
 def _sentences(
-    chosen: ComparedRow, rows: Sequence[ComparedRow], attention: float | None, is_auto: bool, trainer: str | None
+    rows: Sequence[ComparedRow], attention: float | None, is_auto: bool, trainer: str | None
 ) -> Iterator[str]:
+    chosen = preferred(rows)
+    if chosen is None:
+        return
     able = of_same_work(row for row in rows if row.may_be_taken)
     name, epoch = chosen.name, _epoch(chosen)
     naive = next((row for row in rows if row.name == BASELINE), None)
@@ -115,14 +116,14 @@ def _sentences(
     if attention is not None:
         yield f"Attention takes {attention:.0%} of the computing time, and only that part depends on ABR."
     yield from _on_order(chosen, rows)
-    needs = chosen.spec.request.strategy.demands
-    faster = [row for row in rows if row.lacks and row.fits and row.spec.may_be_taken]
+    needs = chosen.request.strategy.demands
+    faster = [row for row in rows if row.lacks and row.fits and row.is_eligible]
     if faster and _seconds(best := min(faster, key=_seconds)) < limit / (1 + ALIKE) ** 2:
         yield (
             f"{best.name} would take {duration(_seconds(best))} with a trainer that can "
             f"{', and '.join(ABILITIES[each] for each in best.lacks)} (--trainer)."
         )
-    without = preferred([row for row in rows if not row.spec.request.strategy.demands])
+    without = preferred([row for row in rows if not row.request.strategy.demands])
     if needs:
         instead = f"; without that, take {without.name} ({duration(_seconds(without))})" if without else ""
         yield f"Your trainer must {needs}{instead}."
@@ -172,7 +173,7 @@ def _seconds(row: ComparedRow) -> float:
 
 
 def _effort(row: ComparedRow) -> tuple[bool, int, bool]:
-    request = row.spec.request
+    request = row.request
     return bool(request.strategy.demands), len(request.groups), request.balance.window is not None
 
 
@@ -208,13 +209,10 @@ class Comparison:
         found = preferred(self.rows)
         if found is not None or any(group.pp_size > 1 for group in self.config.groups):
             return found
-        given, able = self.config.groups, of_same_work(row for row in self.rows if row.may_be_taken)
-        lost = [
-            (row.overall.lost, number)
-            for number, row in enumerate(self.rows)
-            if row in able and row.overall and (row.kind == "strategy" or row.spec.config.groups == given)
-        ]
-        return self.rows[min(lost)[1]] if lost else None
+        able = of_same_work(row for row in self.rows if row.may_be_taken)
+        able = [row for row in able if row.kind == "strategy" or row.config.groups == self.config.groups]
+        known = [(row.overall.lost, row) for row in able if row.overall]
+        return min(known, key=itemgetter(0))[1] if known else None
 
     @property
     @in_json
@@ -279,7 +277,7 @@ def compare(
                 tasks[i] = RowTask(
                     kind=type(samples),
                     requests=tuple(replace(each, seed=each.seed + number) for each in requests),
-                    rule=size_rule(rows[i].config),
+                    rule=rows[i].plan.rule,
                     folder=folder,
                     weights=samples.weights,
                     scale=_tokens(samples) / max(1, _tokens(draw)),

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.compare.candidates import candidates, groups_and_degrees, layout_key
-from packer_cli.compare.row_process import RowFigures, fastest
-from packer_cli.compare.rows import Kind, Row
+from packer_cli.compare.row_process import RowFigures, candidates, fastest, groups_and_degrees, layout_key
+from packer_cli.compare.rows import Row
 from packer_cli.config import PlanConfig, PlannedConfig, validate
 from packer_cli.config.fields import abilities, asked_of_trainer
 from packer_cli.config.resolve import build, resolve, without_effect
@@ -133,17 +132,9 @@ _OPTIONS = ("packing", "fill", "balance", "overflow")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedRow:
+class ComparedRow(Row):
     """A row and what came of it: figures, or an error."""
 
-    spec: Hidden[Row]
-    """Row that says how it is planned."""
-    name: str
-    """Name as `--algorithms` or `--strategies` take it."""
-    kind: Kind
-    note: str
-    is_own: bool
-    """Whether it is what the options themselves plan."""
     options: dict[str, str]
     """Options of the plan, as `hbpack plan` takes them."""
     repeats: Hidden[tuple[ComparedRow, ...]]
@@ -193,28 +184,22 @@ class ComparedRow:
     @property
     def may_be_taken(self) -> bool:
         """Whether it may be recommended beside rows that do the same work: the trainer can run it, and it fits."""
-        return self.spec.may_be_taken and not self.lacks and self.fits
+        return self.is_eligible and not self.lacks and self.fits
 
 
-def compared_row(spec: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
+def compared_row(row: Row, *outcomes: RowFigures | Failed) -> ComparedRow:
     """Return the row with the means of its figures over the seeds, or with the reason why it has none."""
     failed = next((each for each in outcomes if isinstance(each, Failed)), None)
     done = [each for each in outcomes if not isinstance(each, Failed)]
-    named, first = layout_key(spec.plan), spec
-    if spec.candidates and failed is None:
-        spec = replace(spec, plan=spec.candidates[done[0].chosen])
-    config = spec.config
+    plan = row.candidates[done[0].chosen] if row.candidates and failed is None else row.plan
+    config = plan.config
     options = {name: getattr(config, name) for name in _OPTIONS if name not in without_effect(config)}
     return ComparedRow(
-        spec=spec,
-        repeats=tuple(compared_row(first, each) for each in done) if len(done) > 1 and failed is None else (),
-        is_searched=layout_key(spec.plan) != named,
-        name=spec.name,
-        kind=spec.kind,
-        note=spec.note,
-        is_own=spec.is_own,
-        options={"strategy": config.strategy, **groups_and_degrees(spec.plan), **options},
-        lacks=tuple(sorted(asked_of_trainer(spec.request) - spec.able)),
+        **vars(row) | {"plan": plan},
+        repeats=tuple(compared_row(row, each) for each in done) if len(done) > 1 and failed is None else (),
+        is_searched=layout_key(plan) != layout_key(row.plan),
+        options={"strategy": config.strategy, **groups_and_degrees(plan), **options},
+        lacks=tuple(sorted(asked_of_trainer(plan.request) - row.able)),
         **({"error": failed.reason} if failed else {"error": None, **_mean_figures(done)}),
     )
 

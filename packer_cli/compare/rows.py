@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from packer_cli.compare.candidates import candidates
+from packer_cli.compare.row_process import candidates
 from packer_cli.config import PlanConfig, PlannedConfig
 from packer_cli.config.fields import GIVE, asked_of_trainer, refusal, unsupported
 from packer_cli.config.groups import parse_group, read_parallel, with_parallel
@@ -23,6 +23,7 @@ from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.format.metrics import HBP, GroupChoice
+from packer_cli.format.records import Hidden
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
@@ -41,14 +42,14 @@ ALL = "all"
 """The value of `--strategies` for all of them."""
 
 _LONGEST = "longest"
-_NAIVE = ("isf", "none", "HBP's baseline, naive ISF packing")
-_SORTED = ("sorted", "sort", "samples of like length share a pack")
+_NAIVE = ("isf/none@longest", "HBP's baseline, naive ISF packing")
+_SORTED = ("sorted/sort@longest", "samples of like length share a pack")
 _PADDED = (
-    ("padded", "none", "random batches, as large as fit, padded to their longest sample"),
-    ("padded:order=sorted", "sort", "batches of samples of like length, padded to their longest"),
-    ("padded:batch=1", "none", "one sample a row without padding, shuffled"),
+    ("padded/none@longest", "random batches, as large as fit, padded to their longest sample"),
+    ("padded:order=sorted/sort@longest", "batches of samples of like length, padded to their longest"),
+    ("padded:batch=1/none@longest", "one sample a row without padding, shuffled"),
 )
-"""Packing, balance and note of baselines; of the last, those that do not pack."""
+"""Baselines and notes on them; of the last, those that do not pack."""
 
 
 Kind = Literal["packing", "balance", "baseline", "strategy", "chosen"]
@@ -60,19 +61,17 @@ class Row:
     """One plan to compare."""
 
     name: str
-    """In the form that `--algorithms` takes."""
+    """Name as `--algorithms` or `--strategies` take it."""
     kind: Kind
-    """Why the row is in the table."""
-    plan: Resolved
-    note: str = ""
-    """A remark for the reader of the table."""
-    is_own: bool = False
-    """Whether it is the plan that the options themselves ask for."""
-    may_be_taken: bool = True
+    plan: Hidden[Resolved]
+    note: str
+    is_own: bool
+    """Whether it is what the options themselves plan."""
+    is_eligible: Hidden[bool] = True
     """Whether it may be recommended: it can be packed and, unless the options ask for that, cuts no other samples."""
-    candidates: tuple[Resolved, ...] = ()
+    candidates: Hidden[tuple[Resolved, ...]] = ()
     """Plans of which the fastest becomes the row's; empty for `plan` alone."""
-    able: frozenset[str] = frozenset()
+    able: Hidden[frozenset[str]] = frozenset()
     """Abilities of the trainer, see docs/trainers.md."""
 
     @property
@@ -112,9 +111,9 @@ def default_rows(base: Resolved) -> list[Row]:
             continue
         is_given = algorithm.name == base.request.algorithm.name
         packing = base.config.packing if is_given else _limited(algorithm, len(base.config.groups))
-        rows.append(_make_row(base, "packing", packing, "", is_longest=False))
+        rows.append(_make_row(base, "packing", packing))
     rows += [
-        _make_row(base, "balance", "", balance, is_longest=False)
+        _make_row(base, "balance", f"/{balance}")
         for balance in BALANCES
         if not (base.request.algorithm.is_padded and parse_balance(balance).refine)
     ]
@@ -127,7 +126,9 @@ def with_baselines(rows: list[Row], base: Resolved, model: GpuModel) -> tuple[li
     options = base.given.with_others(strategy=BASELINE).model_copy(update=as_published)
     naive = resolve(options)
     plans = candidates(naive, model)
-    best = Row(name=BASELINE, kind="baseline", plan=naive, note="HBP's baseline at its best", candidates=plans)
+    best = Row(
+        name=BASELINE, kind="baseline", is_own=False, plan=naive, note="HBP's baseline at its best", candidates=plans
+    )
     published, *padded = _baseline_rows(base, (_NAIVE, _PADDED[0]))
     rows = _unique([*rows, published, best, *padded], base)
     keys = [(_key(row.plan), len(row.candidates) > 1) for row in rows]
@@ -147,7 +148,7 @@ def parse_rows(text: str, base: Resolved) -> list[Row]:
         if not item or (slash and not balance) or (at and which != _LONGEST):
             raise ConfigError(f"--algorithms: row {item!r} is not {FORM}")
         try:
-            rows.append(_make_row(base, "chosen", packing, balance, is_longest=bool(at)))
+            rows.append(_make_row(base, "chosen", item))
         except (ConfigError, ValueError) as error:
             why = str(error).removeprefix("--packing: ").removeprefix("--balance: ")
             hint = f"; a balance follows a slash: /{packing}" if _is_balance(packing) else ""
@@ -180,32 +181,13 @@ def strategy_rows(
     may_leave_out = set(STRATEGIES).difference(names, [config.strategy]) if ALL in names else set()
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
-    rows, left_out, refused = [], dict[str, list[str]](), None
+    rows, left_out = [], dict[str, str | TreesError]()
     for name in dict.fromkeys(names):
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {unknown('strategy', name, (ALL, *STRATEGIES.names()))}")
-        why = _lacks(name, config) if name in may_leave_out else None
-        if of_trees := base.why_not(STRATEGIES[name]):
-            why, refused = of_trees.why, of_trees
-        if why is None:
-            option = unsupported(name, config)
-            if option is not None:
-                raise ConfigError(f"--strategies: {refusal(name, option, config)}")
-            try:
-                theirs = _groups_of(name, choice) if config.group_algorithm is None else None
-                own = base
-                if name != config.strategy or theirs is not None:
-                    given = config.with_others(strategy=name)
-                    given = given if theirs is None else given.with_groups(theirs)
-                    own = resolve(given)
-            except TreesError as error:
-                why, refused = error.why, error
-            except ConfigError as error:
-                if name not in may_leave_out and choice is None:
-                    raise
-                why = str(error).removeprefix(f"--strategy {name}: ")
-        if why is not None:
-            left_out.setdefault(why, []).append(name)
+        own = _of_strategy(name, base, choice, may_leave_out=name in may_leave_out)
+        if not isinstance(own, Resolved):
+            left_out[name] = own
             continue
         note = own.request.strategy.summary
         if base.request.limits and "packing" not in own.request.strategy.ignores:
@@ -214,20 +196,53 @@ def strategy_rows(
             note += f"; its imbalance is of --cost {own.config.cost}"
         has_layouts = model is not None and _key(own) != _key(base)
         plans = candidates(own, model) if model is not None and has_layouts else ()
-        rows.append(Row(name=name, kind="strategy", plan=own, note=note, candidates=plans))
+        rows.append(Row(name=name, kind="strategy", is_own=False, plan=own, note=note, candidates=plans))
         if name == BASELINE and len(plans) > 1:
             note = "the same at the degree of the longest group, as HBP's paper compares"
-            rows.append(Row(name=f"{name}@{_LONGEST}", kind="baseline", plan=own, note=note, may_be_taken=False))
-    if not rows and refused is not None:
-        raise refused
-    _say_left_out({} if is_quiet else left_out)
+            rows.append(
+                Row(name=f"{name}@{_LONGEST}", kind="baseline", is_own=False, plan=own, note=note, is_eligible=False)
+            )
+    _leave_out(left_out, rows, is_quiet)
     named = [row.plan for row in rows if row.name not in may_leave_out and config.trainer is None]
     return _unique(rows, base, named)
 
 
-def _say_left_out(left_out: Mapping[str, Sequence[str]]) -> None:
-    for why, names in left_out.items():
-        say(f"left out {', '.join(names)}: {why}")
+def _of_strategy(
+    name: str, base: Resolved, choice: GroupChoice | None, *, may_leave_out: bool
+) -> Resolved | TreesError | str:
+    """Return the options with another strategy; or why it cannot plan with them, where it may be left out."""
+    config = base.given
+    why = base.why_not(STRATEGIES[name]) or (_lacks(name, config) if may_leave_out else None)
+    if why is not None:
+        return why
+    option = unsupported(name, config)
+    if option is not None:
+        raise ConfigError(f"--strategies: {refusal(name, option, config)}")
+    try:
+        theirs = _groups_of(name, choice) if config.group_algorithm is None else None
+        if name == config.strategy and theirs is None:
+            return base
+        given = config.with_others(strategy=name)
+        return resolve(given if theirs is None else given.with_groups(theirs))
+    except TreesError as error:
+        return error
+    except ConfigError as error:
+        if not may_leave_out and choice is None:
+            raise
+        return str(error).removeprefix(f"--strategy {name}: ")
+
+
+def _leave_out(refused: Mapping[str, str | TreesError], kept: Sequence[Row], is_quiet: bool) -> None:
+    """Say, unless quiet, which rows are left out, and why; raise an error where prefixes leave none."""
+    errors = [why for why in refused.values() if isinstance(why, TreesError)]
+    if errors and not kept:
+        raise errors[-1]
+    names: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        names.setdefault(why if isinstance(why, str) else why.why, []).append(name)
+    for text, those in names.items():
+        if not is_quiet:
+            say(f"left out {', '.join(those)}: {text}")
 
 
 def _groups_of(name: str, choice: GroupChoice | None) -> list[Group] | None:
@@ -251,29 +266,22 @@ def _lacks(name: str, config: PlanConfig) -> str | None:
     return None if option is None else f"does not support {option}"
 
 
-def able_rows(rows: Iterable[Row], *, is_quiet: bool = False) -> list[Row]:
+def able_rows(rows: Sequence[Row], *, is_quiet: bool = False) -> list[Row]:
     """Select the rows that can plan the samples; a notice, unless quiet, says which cannot, and why.
 
     Raises:
         ConfigError: none can.
     """
-    kept, left_out, refused = list[Row](), dict[str, list[str]](), None
-    for row in rows:
-        refused = row.plan.refusal()
-        if refused is None:
-            kept.append(row)
-        else:
-            left_out.setdefault(refused.why, []).append(row.name)
-    if not kept and refused is not None:
-        raise refused
-    _say_left_out({} if is_quiet else left_out)
+    refused = {row.name: error for row in rows if (error := row.plan.refusal())}
+    kept = [row for row in rows if row.name not in refused]
+    _leave_out(refused, kept, is_quiet)
     return kept
 
 
 def own_row_first(rows: Iterable[Row], base: Resolved) -> list[Row]:
     """Put the plan of the options first, as the row of its strategy; then the rows that plan otherwise."""
     strategy = base.request.strategy
-    own = Row(name=strategy.name, kind="strategy", plan=base, note=strategy.summary)
+    own = Row(name=strategy.name, kind="strategy", is_own=False, plan=base, note=strategy.summary)
     return _unique([own, *rows], base)
 
 
@@ -286,12 +294,14 @@ def split_rows(text: str) -> list[str]:
     return [item.strip() for item in re.split(r",(?!\s*\w+=)", text)]
 
 
-def _make_row(base: Resolved, kind: Kind, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
-    """Make a row from its three parts, with any further change that its packing needs; a note says so.
+def _make_row(base: Resolved, kind: Kind, text: str, note: str = "") -> Row:
+    """Make a row, written as the module describes, with any further change that its packing needs; a note says so.
 
     Raises:
         ConfigError, ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
     """
+    spec, is_longest, _ = text.partition("@")
+    packing, _, balance = spec.partition("/")
     config, algorithm, changes = base.config, base.request.algorithm, dict[str, Any]()
     if base.request.strategy.packs_itself:
         changes |= {"strategy": DEFAULT, "group_costs": None}
@@ -302,24 +312,21 @@ def _make_row(base: Resolved, kind: Kind, packing: str, balance: str, *, is_long
         balance = "none"
     if balance:
         changes["balance"] = balance
-    if algorithm.needs_one_group and len(config.groups) > 1 and not is_longest:
-        is_longest = True
-        note = "" if algorithm.is_padded else f"{algorithm.name} needs exactly one group"
-    if is_longest:
+    if algorithm.needs_one_group and len(config.groups) > 1 and not (is_longest or algorithm.is_padded):
+        note = f"{algorithm.name} needs exactly one group"
+    if is_longest or algorithm.needs_one_group:
         changes["groups"] = config.groups[-1:]
     if algorithm.needs_split and config.overflow != "split":
         changes["overflow"] = "split"
         note = f"{algorithm.name} needs --overflow split"
     plan = base.changed(**changes)
-    return Row(name=_name(plan, base), kind=kind, plan=plan, note=note)
+    return Row(name=_name(plan, base), kind=kind, is_own=False, plan=plan, note=note)
 
 
-def _baseline_rows(base: Resolved, baselines: Iterable[tuple[str, str, str]]) -> list[Row]:
+def _baseline_rows(base: Resolved, baselines: Iterable[tuple[str, str]]) -> list[Row]:
     """Make rows of baselines; those that do not pack only where rows are samples one after another and no more."""
     able = [each for each in baselines if each not in _PADDED or not base.request.shapes_rows]
-    return [
-        _make_row(base, "baseline", packing, balance, is_longest=True, note=note) for packing, balance, note in able
-    ]
+    return [_make_row(base, "baseline", *each) for each in able]
 
 
 def _name(row: Resolved, base: Resolved) -> str:
@@ -351,14 +358,14 @@ def _unique(rows: Iterable[Row], base: Resolved, named: Iterable[Resolved] = ())
             key = (*key, row.name)
         if key not in kept:
             is_own = key[:-1] == _key(base)
-            may_be_taken = row.may_be_taken and _may_be_taken(row, base, is_own=is_own)
-            kept[key] = replace(row, is_own=is_own, may_be_taken=may_be_taken, able=able)
+            is_eligible = row.is_eligible and _is_eligible(row, base, is_own=is_own)
+            kept[key] = replace(row, is_own=is_own, is_eligible=is_eligible, able=able)
         elif row.note and not kept[key].note:
             kept[key] = replace(kept[key], note=row.note)
     return list(kept.values())
 
 
-def _may_be_taken(row: Row, base: Resolved, *, is_own: bool) -> bool:
+def _is_eligible(row: Row, base: Resolved, *, is_own: bool) -> bool:
     algorithm = row.request.algorithm
     cuts_others = algorithm.cut is not None or row.config.overflow != base.config.overflow
     return row.request.strategy.is_packed and not algorithm.is_padded and (is_own or not cuts_others)

@@ -179,9 +179,6 @@ def _best(comparison: Comparison | None, value: Callable[[OverallMetrics], float
     rows = [
         (value(row.overall), row.name)
         for row in (comparison.rows if comparison else ())
-        if row.overall is not None
-        and row.kind != "baseline"
-        and not row.is_own
-        and not row.spec.request.strategy.demands
+        if row.overall is not None and row.kind != "baseline" and not row.is_own and not row.request.strategy.demands
     ]
     return min(rows)[::-1] if rows else None

@@ -162,7 +162,7 @@ def comparison_table(comparison: Comparison, chosen: Sequence[Column] = SAME_IN_
         for column in chosen
         if any(column.value(row) is not None for row in rows) and (column.name != "source-mix" or has_sources)
     ]
-    linear = rows[0].spec.request.linear
+    linear = rows[0].request.linear
     title = f"{_samples(comparison)} on {counted(config.gpus, 'GPU')}{f', cost 1,{linear}' if linear else ''}"
     if any(row.kind != "strategy" for row in rows):
         title += f"; packing {config.packing} and balance {config.balance} where a row names none"

@@ -1,7 +1,7 @@
 """The gain over naive packing: at the plan's degree, as HBP compares, and at the best of naive packing's own layouts.
 
 Naive packing is searched for here by every degree that the command line takes, one plan at a time, without the search
-of `packer_cli.compare.candidates`. The bound is of an epoch in which nobody waits, no row has padding, and each sample
+of `packer_cli.compare`. The bound is of an epoch in which nobody waits, no row has padding, and each sample
 runs where it takes least of those layouts that hold it in memory.
 """
 

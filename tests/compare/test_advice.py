@@ -24,7 +24,8 @@ def row(
     strategy = STRATEGIES[name]
     request = SimpleNamespace(strategy=strategy, groups=[None] * groups, balance=SimpleNamespace(window=window))
     return SimpleNamespace(
-        spec=SimpleNamespace(may_be_taken=strategy.is_packed, request=request),
+        is_eligible=strategy.is_packed,
+        request=request,
         may_be_taken=strategy.is_packed and fits and not lacks,
         fits=fits,
         lacks=lacks,

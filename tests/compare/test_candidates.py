@@ -77,7 +77,7 @@ def test_other_kinds_of_synchronization_are_tried_too(models, lengths):
     """FSDP's rows also with whole weights, and those of ZeRO-1 also gathered, if the trainer can."""
     _, rows = compared(lengths, "naive,megatron,balanced", trainer="pytorch", **models["8b"])
     for name in ("naive", "megatron"):
-        tried = {each.request.lockstep for each in rows[name].spec.candidates}
+        tried = {each.request.lockstep for each in rows[name].candidates}
         assert tried == {None, 1}
     degrees = (f"64k:{sp}" for sp in (1, 2, 4, 8, 16))
     ways = itertools.product(degrees, ("all", "1"))
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_marked_and_never_advised(models, lengths):
     (warning, *_) = own.simulation.warnings
     assert re.search(r"it takes [\d.]+ GiB of the [\d.]+ GiB that a GPU has", warning)
     for name, row in rows.items():
-        if len(row.spec.candidates) > 1:
+        if len(row.candidates) > 1:
             assert row.fits, f"{name} has a layout that holds, and is not on it"
     # Whole weights of 70B do not fit a GPU, so their rows divide them.
     assert "tp=" in rows["wlb"].options["parallel"] or "pp=" in rows["wlb"].options["parallel"]
@@ -105,10 +105,10 @@ def test_what_does_not_fit_is_marked_and_never_advised(models, lengths):
 def test_only_what_the_trainer_can_run_is_advised(models, lengths):
     for trainer in ("trl", "megatron", None):
         result, rows = compared(lengths, "all", trainer=trainer, **models["8b"])
-        can = abilities(trainer) | asked_of_trainer(rows["balanced"].spec.request)
-        assert asked_of_trainer(result.best.spec.request) <= can
+        can = abilities(trainer) | asked_of_trainer(rows["balanced"].request)
+        assert asked_of_trainer(result.best.request) <= can
         faster = [row for row in rows.values() if row.lacks and seconds(row) < 0.98 * seconds(result.best)]
-        if any(row.spec.may_be_taken for row in faster):
+        if any(row.is_eligible for row in faster):
             assert "with a trainer that can" in result.advice
 
 
@@ -195,7 +195,7 @@ def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
     options = {"lockstep": "8", **models["8b"]}
     _, rows = compared(lengths, "balanced,naive", **options)
     assert rows["naive"].options["lockstep"] == "8"
-    assert {each.request.lockstep for each in rows["naive"].spec.candidates} == {8}
+    assert {each.request.lockstep for each in rows["naive"].candidates} == {8}
     plan = packer_cli.plan(lengths, groups="8k:1,64k:8", gpus=GPUS, **STEPS, **options)
     every = packer_cli.plan(lengths, groups="8k:1,64k:8", gpus=GPUS, **STEPS, **models["8b"])
     assert np.array_equal(plan.arrays.packs.pieces, every.arrays.packs.pieces)
@@ -302,5 +302,5 @@ def test_naive_packing_of_trees_is_at_its_best_too(models, tmp_path):
         **models["8b"],
     )  # fmt: skip
     naive = next(row for row in result.rows if row.name == "naive")
-    assert {each.request.groups[-1].sp_size for each in naive.spec.candidates} >= {1, 2, 4, 8}
-    assert all(each.request.limits for each in naive.spec.candidates)
+    assert {each.request.groups[-1].sp_size for each in naive.candidates} >= {1, 2, 4, 8}
+    assert all(each.request.limits for each in naive.candidates)

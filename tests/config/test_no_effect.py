@@ -245,7 +245,7 @@ def test_a_strategy_with_groups_of_its_own_is_compared_with_aligned_samples():
     given = {"groups": "512:1,10000:8", "gpus": 8, "align": 16, **MODEL}
     rows = packer_cli.compare(lengths_of_all_sizes(), **given, strategies="flexsp:all,balanced").rows
     alone = packer_cli.plan(lengths_of_all_sizes(), **{**given, "groups": "10000:8"}, strategy="flexsp:all")
-    assert rows[0].spec.candidates[0].config.groups == alone.groups
+    assert rows[0].candidates[0].config.groups == alone.groups
     assert [group.capacity % 16 for group in alone.groups] == [0] * 4
 
 

@@ -25,7 +25,7 @@ def test_objects_are_planned_and_compared_but_not_written(repo, tmp_path):
     assert [(row.name, row.error) for row in found.rows] == [
         ("balanced", None), ("longest-only", None), ("padded", None)
     ]  # fmt: skip
-    assert [str(group) for group in found.rows[1].spec.config.groups] == ["100:1"]
+    assert [str(group) for group in found.rows[1].config.groups] == ["100:1"]
     packings = hbpack.compare(LENGTHS, groups="100:1", gpus=2, algorithms=["bfd", one_each, "/none"])
     assert [row.overall.num_packs for row in packings.rows][:2] == [30, 60]
     sample = repo / "examples" / "sample"
