@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -124,29 +125,46 @@ def fingerprint_of(paths: Sequence[str], *, on_chunk: Callable[[bytes], None] | 
     return xxhash.xxh3_128("".join([first, *map(fingerprint, paths[1:])]).encode()).hexdigest()
 
 
+def checksums(
+    paths: Sequence[str], spans: Sequence[tuple[int, int]], on_chunk: Callable[[bytes], None] = lambda chunk: None
+) -> tuple[str, list[str]]:
+    """Return the fingerprint of files that belong together, and the xxh3-128 of spans of the first one, of one pass.
+
+    Args:
+        spans: bytes that are read of it, rising.
+        on_chunk: sees each chunk first, and may add spans that begin in it, or end the last one there.
+    """
+    digests: dict[int, xxhash.xxh3_128] = defaultdict(xxhash.xxh3_128)
+    place = first = 0
+
+    def see(chunk: bytes) -> None:
+        nonlocal place, first
+        on_chunk(chunk)
+        while first < len(spans) and spans[first][1] <= place:
+            first += 1
+        for number in range(first, len(spans)):
+            start, stop = spans[number]
+            if start < place + len(chunk) and place < stop:
+                digests[number].update(memoryview(chunk)[max(start - place, 0) : stop - place])
+        place += len(chunk)
+
+    content = fingerprint_of(paths, on_chunk=see)
+    return content, [digests[number].hexdigest() for number in range(len(spans))]
+
+
 def with_spans(
     slices: Sequence[CorpusSlice], spans: Sequence[tuple[int, int]], paths: Sequence[str]
 ) -> list[CorpusSlice]:
-    """Add its fingerprint to slices of a file, and their checksums, of one pass, so that `require_span` can tell.
+    """Add its fingerprint to slices of a file, and their checksums, so that `require_span` can tell; see `checksums`.
 
     Args:
         spans: the bytes that each slice reads of it, rising.
         paths: the file, and what belongs to it.
     """
-    digests = [xxhash.xxh3_128() for _ in slices]
-    place = 0
-
-    def see(chunk: bytes) -> None:
-        nonlocal place
-        for (start, stop), digest in zip(spans, digests, strict=True):
-            if start < place + len(chunk) and place < stop:
-                digest.update(memoryview(chunk)[max(start - place, 0) : stop - place])
-        place += len(chunk)
-
-    content = fingerprint_of(paths, on_chunk=see)
+    content, digests = checksums(paths, spans)
     return [
-        each._replace(file=each.file._replace(fingerprint=content), span=span, xxh3=digest.hexdigest())
-        for each, span, digest in zip(slices, spans, digests, strict=True)
+        each._replace(file=each.file._replace(fingerprint=content), span=span, xxh3=xxh3)
+        for each, span, xxh3 in zip(slices, spans, digests, strict=True)
     ]
 
 
@@ -165,13 +183,25 @@ class Blocks:
     """Reads a file, or a byte range of a plain one, from front to back, decompressing as it goes.
 
     After `read` has returned nothing, `broken` says why the data ended early ("" when it did not).
-    Raises InputError when the file cannot be opened, RunError when a plain file has become shorter.
+    Raises InputError when the file cannot be opened, RunError when a plain file has become shorter, or what has been
+    read to its end is not what `xxh3` says.
     """
 
     def __init__(
-        self, file: CorpusFile, start: int = 0, stop: int | None = None, *, max_record_bytes: int = 1 << 31
+        self,
+        file: CorpusFile,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        max_record_bytes: int = 1 << 31,
+        xxh3: str = "",
     ) -> None:
-        """Open the file."""
+        """Open the file.
+
+        Args:
+            xxh3: what the range, or the whole compressed file, was when it was cut; empty where nobody has read it.
+        """
+        self._xxh3, self._digest = xxh3, xxhash.xxh3_128()
         self._path = file.path
         stop = file.num_bytes if stop is None else stop
         self._left = stop - start
@@ -251,6 +281,10 @@ class Blocks:
             data = self._raw.read(size)
         self.consumed += len(data)
         self._left -= len(data)
+        if self._xxh3:
+            self._digest.update(data)
+            if not self._left and self._digest.hexdigest() != self._xxh3:
+                raise changed(self._path)
         return data
 
 

@@ -8,15 +8,16 @@ decompresses a file once, however many of its slices it reads.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import count, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from packer_cli.corpus.blocks import Blocks, fingerprint
+from packer_cli.corpus.blocks import Blocks, checksums, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.base import BadRecordError, read_json, type_name
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
@@ -81,88 +82,77 @@ HEAD_BYTES = 8 << 20
 """Decompressed bytes from which the length of a compressed file is estimated."""
 
 
-class Taken(NamedTuple):
-    """Records that are not yet parsed, and what is rejected unread."""
-
-    texts: list[tuple[int, bytes]]
-    """(number, text)"""
-    rejects: list[Reject]
+Text = tuple[int, int, bytes]
+"""A record that is not yet parsed: the place where it begins, in decompressed bytes, its number, and its bytes."""
+Found = tuple[int, int, bytes | Reject]
+"""Such a record, or what is rejected unread."""
 
 
 class RecordStream:
     """The lines of a file from some line on, or other records with borders of one byte; each is taken once."""
 
     def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
-        self._blocks = blocks
-        self._rules = rules
+        self._blocks, self._rules = blocks, rules
         is_plain = slice_.file.compression == "none"
-        self.position = slice_.start if is_plain else 0
-        """Place of the next record, in decompressed bytes."""
-        self.number = slice_.first_line if is_plain else 1
-        """Number of the next record: its line, or its place in the array."""
         self.taken = 0
         """All records that begin before this have been taken."""
-        self._ended = False
-        """Whether there is nothing more to read."""
+        self._position = slice_.start if is_plain else 0
+        """Place of the next record, in decompressed bytes."""
+        self._number = slice_.first_line if is_plain else 1
+        """Number of the next record: its line, or its place in the array."""
         self._open = bytearray()
         """Begin of the next record in earlier blocks."""
-        self._block = b""
-        self._place = self.position
-        """Place of the block, in decompressed bytes."""
-        self._begin = 0
-        """Place in the block where the next record begins, or goes on."""
-        self._ends = np.zeros(0, dtype=np.int64)
-        """Borders in the block behind the next record and those after it."""
+        self._is_lost = False
+        """Whether nothing more is read."""
+        self._found: list[Found] = []
+        """Records of the last block that nobody has taken."""
+        self._rest = self._records()
 
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left to take, for any slice."""
-        return self._ended and not len(self._ends)
+    def take(self, stop: int) -> list[Found]:
+        """Take the records of about a block that begin before `stop`; none when there are no more."""
+        if not self._found:
+            self._found = next(self._rest, [])
+        num = bisect_left(self._found, stop, key=itemgetter(0))
+        taken, self._found = self._found[:num], self._found[num:]
+        return taken
 
-    def take(self, stop: int) -> Taken | None:
-        """Take the records of about a block that begin before `stop`; None when there are no more."""
-        taken = Taken([], [])
-        while self.position < stop and not self.is_done and not any(taken):
-            if not len(self._ends):
-                self._read(taken)
-                continue
-            num = int(self._ends.searchsorted(stop - self._place - 1)) + 1
-            ends, self._ends = self._ends[:num].tolist(), self._ends[num:]
-            begins = [self._begin, *(end + 1 for end in ends)]
-            texts = [self._block[begin:end] for begin, end in zip(begins, ends, strict=False)]
-            texts[0] = self._join(texts[0])
-            self._begin = begins[-1]
-            self.position = self._place + self._begin
-            numbered = list(enumerate(texts, self.number))
-            self.number += len(texts)
-            self._add(numbered, taken)
-        return taken if any(taken) else None
-
-    def _read(self, taken: Taken) -> None:
-        """Read the next block; at the end, take what is behind the last border."""
-        if len(self._open) <= self._rules.max_record_bytes:  # One that is too long need not be longer.
-            self._open += self._block[self._begin :]
-        self._place += len(self._block)
-        self._block, self._begin = self._blocks.read(self._rules.batch_bytes), 0
-        if self._block:
-            self._ends = self._find(self._block)
-        else:
-            self._ended = True
-            self._end(self._join(b""), taken)
+    def _records(self) -> Iterator[list[Found]]:
+        """Yield the records that end in each block, and at last what is behind the last border."""
+        place = self._position
+        while not self._is_lost and (block := self._blocks.read(self._rules.batch_bytes)):
+            ends = self._find(block).tolist()
+            begins = [0, *(end + 1 for end in ends)]
+            if ends:
+                texts = [block[begin:end] for begin, end in zip(begins, ends, strict=False)]
+                texts[0] = self._join(texts[0])
+                places = [self._position, *(place + begin for begin in begins[1:])]
+                numbered = list(zip(places, count(self._number), texts, strict=False))
+                self._position = places[-1]
+                self._number += len(texts)
+                if found := self._between(numbered, block[ends[-1] : begins[-1]]):
+                    yield found
+            if len(self._open) <= self._rules.max_record_bytes:  # One that is too long need not be longer.
+                self._open += block[begins[-1] :]
+            place += len(block)
+        if not self._is_lost and (found := self._last(self._join(b""))):
+            yield found
 
     def _join(self, text: bytes) -> bytes:
         """Join the next record, of which this is the end."""
         text = bytes(self._open) + text if self._open else text
         self._open.clear()
-        return text.removeprefix(BOM) if self.position == 0 else text
+        return text.removeprefix(BOM) if self._position == 0 else text
 
-    def parse(self, taken: Taken) -> RawBatch:
+    def parse(self, taken: list[Found]) -> RawBatch:
         """Parse the records that were taken."""
         from orjson import JSONDecodeError
 
-        batch = RawBatch(rejects=taken.rejects)
+        batch = RawBatch()
         keep, refuse, most = batch.records.append, batch.rejects.append, self._rules.max_record_bytes
-        for number, text in taken.texts:
+        for _, number, text in taken:
+            if isinstance(text, Reject):
+                refuse(text)
+                continue
             if len(text) > most:
                 refuse(Reject(number, self._rules.too_long()))
                 continue
@@ -184,19 +174,19 @@ class RecordStream:
         """Find the borders in the next block, rising."""
         return line_feeds(block)
 
-    def _add(self, texts: list[tuple[int, bytes]], taken: Taken) -> None:
-        """Take records that end at borders."""
-        taken.texts.extend(texts)
+    def _between(self, texts: list[Text], border: bytes) -> list[Found]:
+        """Return what the texts of a block are, the last of which ends at this border."""
+        return [*texts]
 
-    def _end(self, text: bytes, taken: Taken) -> None:
-        """Take what is behind the last border of the file; it goes with the rest where the data breaks off."""
+    def _last(self, text: bytes) -> list[Found]:
+        """Return what is behind the last border of the file; it goes with the rest where the data breaks off."""
+        found: bytes | Reject = text
         if self._blocks.broken:
-            taken.rejects.append(Gap(self.number, f"{self._blocks.broken}; the rest of the file is lost"))
+            found = Gap(self._number, f"{self._blocks.broken}; the rest of the file is lost")
         elif text.strip() and len(text) <= self._rules.max_record_bytes and json_error(text) is not None:
             lost = "the file ends in this line, so the rest of it may be lost"
-            taken.rejects.append(Gap(self.number, f"{why_not_json(text, 'line')}; {lost}"))
-        elif text:
-            taken.texts.append((self.number, text))
+            found = Gap(self._number, f"{why_not_json(text, 'line')}; {lost}")
+        return [(self._position, self._number, found)] if found else []
 
     def _why_not(self, text: bytes) -> str | None:
         """Say why a text is rejected that is not JSON; None: it is no record."""
@@ -212,7 +202,10 @@ _kept: dict[tuple[Any, ...], RecordStream] = {}
 
 
 def read_stream(
-    slice_: CorpusSlice, rules: ReadRules, make: Callable[[Blocks, CorpusSlice, ReadRules], RecordStream]
+    make: Callable[[Blocks, CorpusSlice, ReadRules], RecordStream],
+    slice_: CorpusSlice,
+    rules: ReadRules,
+    fields: frozenset[str],
 ) -> Iterator[RawBatch]:
     """Read the records of a slice."""
     file = slice_.file
@@ -226,18 +219,18 @@ def read_stream(
         stream = None
     if stream is None:
         start, end = (slice_.start, slice_.stop) if is_plain else (0, None)
-        blocks = Blocks(file, start, end, max_record_bytes=rules.max_record_bytes)
+        blocks = Blocks(file, start, end, max_record_bytes=rules.max_record_bytes, xxh3=slice_.xxh3)
         stream = make(blocks, slice_, rules)
     stop = END if is_plain and slice_.stop == file.num_bytes else slice_.stop  # The last one looks at the end.
     is_whole = False
     try:
-        while stream.position < slice_.start and stream.take(slice_.start) is not None:
+        while stream.take(slice_.start):
             pass
-        while (taken := stream.take(stop)) is not None:
+        while taken := stream.take(stop):
             yield stream.parse(taken)
         is_whole = True
     finally:
-        if is_whole and not is_plain and not stream.is_done:
+        if is_whole and stop != END and not is_plain:
             stream.taken = stop
             _kept[key] = stream
         else:
@@ -269,41 +262,33 @@ def _cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: i
         find_ends: called with the chunks of the file in order; behind each end begins another record.
         begun: records that begin at the start of the file: of lines one, of an array's elements none.
     """
-    cuts = [(0, 1)]  # First byte of each slice, and the number of its first record.
-    digests: list[str] = []  # Of the slices that have ended.
-    digest = xxhash.xxh3_128()
+    spans, numbers = [(0, END)], [1]  # The bytes of each slice, and the number of its first record.
     position = 0
 
     def see(chunk: bytes) -> None:
         nonlocal begun, position
-        view, begin = memoryview(chunk), 0
         ends = find_ends(chunk)
         # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
-        while (at := int(ends.searchsorted(cuts[-1][0] + slice_bytes - 1 - position))) < len(ends):
-            stop = int(ends[at]) + 1
-            digest.update(view[begin:stop])
-            digests.append(digest.hexdigest())
-            digest.reset()
-            begin = stop
-            cuts.append((position + stop, begun + at + 1))
+        while (at := int(ends.searchsorted(spans[-1][0] + slice_bytes - 1 - position))) < len(ends):
+            stop = position + int(ends[at]) + 1
+            spans[-1:] = [(spans[-1][0], stop), (stop, END)]
+            numbers.append(begun + at + 1)
         begun += len(ends)
-        digest.update(view[begin:])
         position += len(chunk)
 
-    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=see))
-    digests.append(digest.hexdigest())
-    borders = [*(cut for cut in cuts if cut[0] < file.num_bytes), (file.num_bytes, 0)]
+    content, digests = checksums([file.path], spans, see)
+    done = file._replace(fingerprint=content)
     return [
-        CorpusSlice(file=done, start=start, stop=stop, first_line=number, xxh3=xxh3, span=(start, stop))
-        for ((start, number), (stop, _)), xxh3 in zip(pairwise(borders), digests, strict=False)
+        CorpusSlice(file=done, start=start, stop=min(stop, file.num_bytes), first_line=number, xxh3=xxh3)
+        for (start, stop), number, xxh3 in zip(spans, numbers, digests, strict=True)
+        if start < file.num_bytes
     ]
 
 
 def whole_slice(file: CorpusFile) -> CorpusSlice:
     """Return all of a file, fingerprinted."""
     done = file._replace(fingerprint=fingerprint(file.path))
-    span = (0, file.num_bytes)
-    return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint, span=span)
+    return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint)
 
 
 def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
@@ -320,6 +305,4 @@ def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSli
         expected = size * file.num_bytes // max(blocks.consumed, 1)
     slice_bytes = slice_bytes or default_slice_bytes(expected)
     starts = [number * slice_bytes for number in range(max(1, expected // slice_bytes))]
-    slices = [CorpusSlice(file=whole.file, start=start, stop=stop) for start, stop in pairwise([*starts, END])]
-    # Whoever reads the last slice looks at the whole file again.
-    return [*slices[:-1], whole._replace(start=starts[-1], stop=END)]
+    return [whole._replace(start=start, stop=stop) for start, stop in pairwise([*starts, END])]

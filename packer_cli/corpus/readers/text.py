@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from json import detect_encoding
 
 import numpy as np
@@ -39,7 +40,7 @@ def _read_whole(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -
     """Read one record `{"text": ...}` at line 1; a text that is too long or cut short is rejected whole."""
     parts: list[bytes] = []
     size = 0
-    with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes) as blocks:
+    with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes, xxh3=slice_.xxh3) as blocks:
         while size <= rules.max_record_bytes and (part := blocks.read(rules.batch_bytes)):
             parts.append(part)
             size += len(part)
@@ -85,62 +86,47 @@ def _cut_array(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     return stream.cut_text(file, slice_bytes, find_ends, begun=0)
 
 
-def _read_array(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """Read the elements of a slice; the line of a record is its number in the array, from 1."""
-    yield from stream.read_stream(slice_, rules, _Elements)
-
-
 class _Elements(stream.RecordStream):
-    """The elements of an array; number 0 is what is before its bracket."""
+    """The elements of an array, by their numbers from 1; number 0 is what is before its bracket."""
 
     def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
         super().__init__(blocks, slice_, rules)
-        if self.position == 0:
-            self.number = 0
-        self._state = np.array([self.position > 0, 0, 0], dtype=np.int64)  # See `find_borders`.
-
-    @property
-    def _is_closed(self) -> bool:
-        return int(self._state[0]) < 0 and not len(self._ends)
+        if self._position == 0:
+            self._number = 0
+        self._state = np.array([self._position > 0, 0, 0], dtype=np.int64)  # See `find_borders`.
 
     def _find(self, block: bytes) -> NDArray[np.int64]:
         return _find_borders(self._state, block)
 
-    def _add(self, texts: list[tuple[int, bytes]], taken: stream.Taken) -> None:
-        super()._add(texts[texts[0][0] == 0 :], taken)
-        if not self._is_closed:
-            return
-        number, last = taken.texts[-1]
+    def _between(self, texts: list[stream.Text], border: bytes) -> list[stream.Found]:
+        found: list[stream.Found] = [*texts[texts[0][1] == 0 :]]
+        if self._state[0] >= 0:
+            return found
+        place, number, last = texts[-1]
         if not last.strip():
-            taken.texts.pop()
+            found.pop()
             if number > 1:
-                taken.rejects.append(Reject(number, "broken JSON: a comma before the closing ]"))
+                found.append((place, number, Reject(number, "broken JSON: a comma before the closing ]")))
             else:
-                self.number = 1
-        bracket = self._block[self._begin - 1 : self._begin]
-        if bracket != b"]":
-            self._lose(taken, f"the array is closed by {bracket.decode()}")
+                self._number = 1
+        return found if border == b"]" else [*found, self._lose(place, f"the array is closed by {border.decode()}")]
 
-    def _end(self, text: bytes, taken: stream.Taken) -> None:
-        text = text.strip()
+    def _last(self, text: bytes) -> list[stream.Found]:
+        text, place, number = text.strip(), self._position, self._number
         if self._blocks.broken:
-            lost = f"the rest of the array from element {max(self.number, 1)} cannot be read"
-            taken.rejects.append(Gap(max(self.number, 1), f"{self._blocks.broken}; {lost}"))
-        elif self._is_closed:
-            if text:
-                self._lose(taken, "there is more text after the array")
-        elif text and stream.json_error(text) is None:
-            taken.texts.append((self.number, text))
-            self.number += 1
-            self._lose(taken, "the file ends before the array does")
-        else:
-            self._lose(taken, "the file ends inside this element" if text else "the file ends before the array does")
+            lost = f"the rest of the array from element {max(number, 1)} cannot be read"
+            return [(place, number, Gap(max(number, 1), f"{self._blocks.broken}; {lost}"))]
+        if self._state[0] < 0:
+            return [self._lose(place, "there is more text after the array")] if text else []
+        if text and stream.json_error(text) is None:
+            self._number += 1
+            return [(place, number, text), self._lose(place, "the file ends before the array does")]
+        return [self._lose(place, f"the file ends {'inside this element' if text else 'before the array does'}")]
 
-    def _lose(self, taken: stream.Taken, why: str) -> None:
+    def _lose(self, place: int, why: str) -> stream.Found:
         """Reject the rest: nothing is read behind a break."""
-        self._ended = True
-        self._ends = self._ends[:0]
-        taken.rejects.append(Gap(max(self.number, 1), f"broken JSON: {why}"))
+        self._is_lost = True
+        return place, self._number, Gap(max(self._number, 1), f"broken JSON: {why}")
 
     def _why_not(self, text: bytes) -> str:
         """Count offsets from the element's first byte."""
@@ -148,6 +134,7 @@ class _Elements(stream.RecordStream):
         return stream.why_not_json(text, "element") if text else "broken JSON: there is nothing between two commas"
 
 
+_read_array = partial(stream.read_stream, _Elements)
 ARRAYS = FileReader(_cut_array, _read_array)
 
 
@@ -187,7 +174,7 @@ def _read_lines(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -
     elif form:
         yield RawBatch(rejects=[Gap(1, f"{form}; none of its {slice_.file.num_bytes:,} bytes are read")])
     else:
-        yield from stream.read_stream(slice_, rules, stream.RecordStream)
+        yield from stream.read_stream(stream.RecordStream, slice_, rules, fields)
 
 
 LINES = FileReader(_cut_lines, _read_lines)
