@@ -114,23 +114,13 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
     return digest.hexdigest()
 
 
-def fingerprint_of(paths: Sequence[str], *, on_chunk: Callable[[bytes], None] | None = None) -> str:
-    """Return the xxh3-128 of a file, or over the fingerprints of several that belong together, see `fingerprint`.
-
-    `on_chunk` sees the first file.
-    """
-    first = fingerprint(paths[0], on_chunk=on_chunk)
-    if len(paths) == 1:
-        return first
-    return xxhash.xxh3_128("".join([first, *map(fingerprint, paths[1:])]).encode()).hexdigest()
-
-
 def checksums(
-    paths: Sequence[str], spans: Sequence[tuple[int, int]], on_chunk: Callable[[bytes], None] = lambda chunk: None
+    paths: Sequence[str], spans: Sequence[tuple[int, int]] = (), on_chunk: Callable[[bytes], None] = lambda chunk: None
 ) -> tuple[str, list[str]]:
-    """Return the fingerprint of files that belong together, and the xxh3-128 of spans of the first one, of one pass.
+    """Return the fingerprint of a file, and the xxh3-128 of spans of it, of one pass.
 
     Args:
+        paths: the file, and what belongs to it: the fingerprint is then over those of each.
         spans: bytes that are read of it, rising.
         on_chunk: sees each chunk first, and may add spans that begin in it, or end the last one there.
     """
@@ -148,30 +138,28 @@ def checksums(
                 digests[number].update(memoryview(chunk)[max(start - place, 0) : stop - place])
         place += len(chunk)
 
-    content = fingerprint_of(paths, on_chunk=see)
+    of_each = [fingerprint(paths[0], on_chunk=see), *map(fingerprint, paths[1:])]
+    content = of_each[0] if len(paths) == 1 else xxhash.xxh3_128_hexdigest("".join(of_each).encode())
     return content, [digests[number].hexdigest() for number in range(len(spans))]
 
 
-def with_spans(
-    slices: Sequence[CorpusSlice], spans: Sequence[tuple[int, int]], paths: Sequence[str]
-) -> list[CorpusSlice]:
-    """Add its fingerprint to slices of a file, and their checksums, so that `require_span` can tell; see `checksums`.
+def with_checksums(slices: Sequence[CorpusSlice], paths: Sequence[str]) -> list[CorpusSlice]:
+    """Add its fingerprint to slices of a file, and the checksums of their spans, or else of all of it, of one pass.
 
     Args:
-        spans: the bytes that each slice reads of it, rising.
         paths: the file, and what belongs to it.
     """
-    content, digests = checksums(paths, spans)
+    content, digests = checksums(paths, [each.span or (0, 0) for each in slices])
     return [
-        each._replace(file=each.file._replace(fingerprint=content), span=span, xxh3=xxh3)
-        for each, span, xxh3 in zip(slices, spans, digests, strict=True)
+        each._replace(file=each.file._replace(fingerprint=content), xxh3=xxh3 if each.span else content)
+        for each, xxh3 in zip(slices, digests, strict=True)
     ]
 
 
 def require_span(slice_: CorpusSlice) -> None:
     """Raise RunError if what was read of a slice is not what it was when the file was cut. Price: reading it again."""
     path, has_version = slice_.file.path, not slice_.file.stamp.endswith(":None")
-    if slice_.span is None or (is_url(path) and has_version):  # An object is replaced as a whole.
+    if slice_.span is None or not slice_.xxh3 or (is_url(path) and has_version):  # An object is replaced as a whole.
         return
     start, stop = slice_.span
     with readable(path, OSError):

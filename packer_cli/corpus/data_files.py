@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from packer_cli.corpus.blocks import Blocks, is_file
+from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.readers.stream import BOM, MAGIC, json_error
-from packer_cli.corpus.readers.token_files import ds_index_path, idx_path, is_mask
+from packer_cli.corpus.readers.token_files import is_mask
 from packer_cli.corpus.types import Compression, CorpusFile, FileFormat
 from packer_cli.corpus.versions import size_of, stamp_of
 from packer_cli.errors import InputError
@@ -35,11 +36,8 @@ FORMATS: dict[str, FileFormat] = {
     ".npy": "flat",
 }
 """Suffix -> format; `.json` that does not begin with [ is read as JSON lines."""
-INDEXED: dict[FileFormat, Callable[[str], str]] = {
-    "megatron": idx_path,
-    "datatrove": ds_index_path,
-}
-"""Formats of token ids, and the index that must lie beside a file of each."""
+INDEXED: tuple[FileFormat, ...] = ("megatron", "datatrove")
+"""Formats of token ids with an index, the second of a file's parts, which must lie beside it."""
 COMPRESSIONS: dict[str, Compression] = {".bz2": "bz2", ".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 COMPRESSIBLE: tuple[FileFormat, ...] = ("jsonl", "json", "text")
 HEAD_BYTES = 1 << 20
@@ -92,7 +90,7 @@ def listed_file(
     if kind is not None and kind[0] in INDEXED:
         if is_mask(path):
             return  # It is read with its ids.
-        kind = kind if is_file(INDEXED[kind[0]](path)) else None  # Other programs have .bin files, too.
+        kind = kind if is_file(READERS[kind[0]].parts(path)[1]) else None  # Other programs have .bin files, too.
     elif kind is None and not aside:
         kind = _kind_by_content(path, num_bytes)
     if kind is None:
@@ -149,7 +147,7 @@ def named_file(path: str, source_id: int, found: str | None = None) -> CorpusFil
         suffix = os.path.splitext(path)[1]
         what = f'unknown suffix "{suffix}"' if suffix else "no suffix, and neither JSON lines nor Parquet or Arrow"
         raise InputError(f"{path}: {what}; {known_formats()}")
-    if kind[0] in INDEXED and not is_file(index := INDEXED[kind[0]](path)):
+    if kind[0] in INDEXED and not is_file(index := READERS[kind[0]].parts(path)[1]):
         raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
     return _file(path, source_id, kind, found)
 

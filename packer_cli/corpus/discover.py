@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from packer_cli.corpus.blocks import Blocks, readable, unreadable
+from packer_cli.corpus.blocks import Blocks, readable, unreadable, with_checksums
 from packer_cli.corpus.data_files import by_suffix, format_of, known_formats, listed_file, named_file, shown_skipped
 from packer_cli.corpus.input_list import MARK, differs, read_list
 from packer_cli.corpus.readers import hf
@@ -141,10 +141,13 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
     for file in map(restamped, files):
         if file.compression != "none":
             _check_compressed(file)
-        slices.extend(READERS[file.format].cut(file, slice_bytes))
+        cut = READERS[file.format].cut(file, slice_bytes)
+        if cut and not cut[0].file.fingerprint:
+            cut = with_checksums(cut, READERS[file.format].parts(file.path))
         require_unchanged(file)
-        if file.expected and slices and file.expected != slices[-1].file.fingerprint:
-            raise InputError(differs(file.path, "xxh3", file.expected, slices[-1].file.fingerprint))
+        if file.expected and cut and file.expected != cut[0].file.fingerprint:
+            raise InputError(differs(file.path, "xxh3", file.expected, cut[0].file.fingerprint))
+        slices += cut
     return slices
 
 

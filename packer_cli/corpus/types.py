@@ -95,7 +95,7 @@ class CorpusSlice(NamedTuple):
     unreadable: str = ""
     """Why none of it can be read, where that is known: it is then one reject."""
     xxh3: str = ""
-    """xxh3-128 of `span`, or, without one, of what the reader sees pass by: its bytes, or a whole compressed file."""
+    """xxh3-128 of `span`, or, without one, of what its reader sees pass by: its bytes, or a whole compressed file."""
     span: tuple[int, int] | None = None
     """The bytes of the file that hold it, compared after they were read: another program may hold a file mapped, and
     change it without a trace in its times."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import xxhash
 
-from packer_cli.corpus.blocks import changed, fingerprint_of, open_file, readable
+from packer_cli.corpus.blocks import changed, checksums, open_file, readable
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.remote.file import RemoteFile
@@ -106,4 +106,4 @@ def _fields(found: str, number: int) -> list[list[str]]:
 @lru_cache(maxsize=4096)
 def content_of(file: CorpusFile) -> str:
     """Return the fingerprint that a file has now. Price: reading it, once for each stamp."""
-    return fingerprint_of(READERS[file.format].parts(file.path))
+    return checksums(READERS[file.format].parts(file.path))[0]

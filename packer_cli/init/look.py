@@ -48,9 +48,8 @@ class Look:
     name: str
     """With its weight, as it was given."""
     weight: Share
-    num_files: int
-    num_bytes: int
-    formats: tuple[str, ...]
+    files: list[CorpusFile]
+    """Those that hold data."""
     shapes: Counter[str] = field(default_factory=Counter)
     """Records of the sample by shape."""
     keys: tuple[str, ...] = ()
@@ -69,6 +68,11 @@ class Look:
     """Why records of the sample cannot be used: `FILE:LINE: reason`."""
     kinds: list[tuple[float, list[int]]] = field(default_factory=list)
     """For each folder and suffix, about how many records its files have, and lengths of some."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files."""
+        return _num_bytes_of(self.files)
 
     @property
     def num_records(self) -> float:
@@ -115,14 +119,7 @@ class Sampler:
         """
         (source,), found = discover([text])
         own = [file for file in found if file.num_bytes]
-        look = Look(
-            name=text,
-            weight=source.weight,
-            num_files=len(own),
-            num_bytes=_num_bytes_of(own),
-            skipped=source.skipped or (),
-            formats=tuple(dict.fromkeys(file.format for file in own)),
-        )
+        look = Look(name=text, weight=source.weight, files=own, skipped=source.skipped or ())
         kinds = _kinds(own)
         for files in kinds:
             step = -(-len(files) * len(kinds) // _MOST_FILES)
@@ -136,7 +133,7 @@ class Sampler:
     def _read(self, file: CorpusFile, most: int, look: Look) -> float:
         """Add some records of a file. Returns about how many it has."""
         slices = _places(file)[:most]
-        if not look.keys:
+        if slices and not look.keys:
             look.keys = self._first_keys(slices[0])
         num_read = num_bytes = 0
         is_whole = len(slices) == 1 and file.format in _BY_BYTES
@@ -230,12 +227,7 @@ def _places(file: CorpusFile) -> list[CorpusSlice]:
     is_plain = file.compression == "none"
     if is_plain and file.format == "jsonl" and file.num_bytes >= _LONG and not is_url(file.path):
         return [CorpusSlice(file=file, start=start, stop=file.num_bytes) for start in _line_starts(file)]
-    if file.format in _BY_BYTES:  # Of these alone are compressed files read.
-        return [CorpusSlice(file=file, start=0, stop=max(file.num_bytes, 1) if is_plain else END)]
-    if file.format == "parquet":
-        with suppress(OSError, ValueError):  # Reading it says what is wrong.
-            return [CorpusSlice(file=file, start=0, stop=_parquet_metadata(file).num_row_groups)]
-    return READERS[file.format].cut(file, None)[:1]
+    return READERS[file.format].cut(file, END)[:1] if is_plain else [CorpusSlice(file=file, start=0, stop=END)]
 
 
 def _line_starts(file: CorpusFile) -> list[int]:

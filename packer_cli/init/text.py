@@ -59,7 +59,8 @@ def _about(look: Look) -> list[str]:
     if not look.num_bytes:
         return _comment(f"{look.name}: empty")
     shapes = ", ".join(f"{shape} {number}" for shape, number in look.shapes.most_common()) or "none"
-    files = f"{counted(look.num_files, 'file')} of {'/'.join(look.formats)}, {format_bytes(look.num_bytes)}"
+    formats = "/".join(dict.fromkeys(file.format for file in look.files))
+    files = f"{counted(len(look.files), 'file')} of {formats}, {format_bytes(look.num_bytes)}"
     sample = counted(len(look.lengths) + len(look.rejects), "record")
     facts = [
         f"{look.name}: {files}, about {counted(round(look.num_records), 'record')}",

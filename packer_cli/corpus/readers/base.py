@@ -49,7 +49,7 @@ class FileReader(NamedTuple):
     """Reader of one file format: how its files are cut and read."""
 
     cut: Callable[[CorpusFile, int | None], list[CorpusSlice]]
-    """(file, slice_bytes) -> slices in order, with the fingerprint filled in.
+    """(file, slice_bytes) -> slices in order; with the fingerprint and checksums filled in if all of it was read.
 
     Raises InputError when the file cannot be read."""
     read: Callable[[CorpusSlice, ReadRules, frozenset[str]], Iterator[RawBatch]]

@@ -60,7 +60,7 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
         pairs = zip(columns, map(known.get, names), strict=True)
         columns = [column.view(_retyped(column.type, _as_json, feature)) for column, feature in pairs]
     taken = [column for name, column in zip(names, columns, strict=True) if name not in unused.MEDIA]
-    sizes = np.sum([_sums(column, _leaf_bytes, of_structs=True) for column in taken], axis=0)
+    sizes = np.sum([_sums(column, _leaf_bytes) for column in taken], axis=0)
     lists_of = _token_columns(columns, names)
     if lists_of and sizes.max(initial=0) <= rules.max_record_bytes:
         for start, stop in _cuts(sizes, replace(rules, batch_bytes=max(rules.batch_bytes, TOKENS_BYTES))):
@@ -183,38 +183,35 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-def _sums(
-    column: pa.Array, of_leaf: Callable[[pa.Array], NDArray[np.int64]], *, of_structs: bool
-) -> NDArray[np.int64]:
+def _sums(column: pa.Array, of_leaf: Callable[[pa.Array], NDArray[np.int64]]) -> NDArray[np.int64]:
     """Sum up, for each value of a validated column (int64[n]), numbers of what its lists hold.
 
     Args:
         of_leaf: the numbers of a column without lists.
-        of_structs: whether a struct's number is the sum of its fields', and not `of_leaf`'s.
     """
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _sums(column.storage, of_leaf, of_structs=of_structs)
+        return _sums(column.storage, of_leaf)
     if pa.types.is_dictionary(kind):
-        of_entries = np.append(_sums(column.dictionary, of_leaf, of_structs=of_structs), 0)
+        of_entries = np.append(_sums(column.dictionary, of_leaf), 0)
         indices = pc.fill_null(column.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
         found: NDArray[np.int64] = of_entries[indices]
         return found
     if _is_list(kind):
-        ends = np.append(0, np.cumsum(_sums(column.flatten(), of_leaf, of_structs=of_structs), dtype=np.int64))
+        ends = np.append(0, np.cumsum(_sums(column.flatten(), of_leaf), dtype=np.int64))
         return np.diff(ends[bounds(column)])
-    if of_structs and pa.types.is_struct(kind):
-        parts = (_sums(part, of_leaf, of_structs=True) for part in column.flatten())
-        return sum(parts, np.zeros(len(column), dtype=np.int64))
     return of_leaf(column)
 
 
 def is_present(column: pa.Array) -> NDArray[np.bool_]:
     """Mark values (bool[n]) of a validated column neither null, nor empty text or lists, nor lists of these."""
-    return _sums(column, _leaf_presence, of_structs=False) > 0
+    return _sums(column, _leaf_presence) > 0
 
 
 def _leaf_bytes(column: pa.Array) -> NDArray[np.int64]:
+    if pa.types.is_struct(column.type):
+        parts = (_sums(part, _leaf_bytes) for part in column.flatten())
+        return sum(parts, np.zeros(len(column), dtype=np.int64))
     if _is_text(column.type):
         lengths = pc.fill_null(pc.binary_length(column), 0)
         found: NDArray[np.int64] = lengths.to_numpy(zero_copy_only=False).astype(np.int64)

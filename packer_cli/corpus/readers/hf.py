@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
-from packer_cli.corpus.blocks import fingerprint_of, readable, why_damaged
+from packer_cli.corpus.blocks import readable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import InputError
@@ -160,11 +160,11 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut equal ranges of rows of about `slice_bytes`."""
     data = _loaded(file)
     num_rows, num_bytes = data.num_rows, data.data.nbytes
-    names = parts(file.path)  # None if the set is in memory.
-    done = file._replace(fingerprint=fingerprint_of(names) if names else str(data._fingerprint))
+    if not parts(file.path):  # The set is in memory.
+        file = file._replace(fingerprint=str(data._fingerprint))
     rows = max(1, (slice_bytes or default_slice_bytes(num_bytes)) * num_rows // max(num_bytes, 1))
     return [
-        CorpusSlice(file=done, start=start, stop=min(start + rows, num_rows), first_line=start + 1)
+        CorpusSlice(file=file, start=start, stop=min(start + rows, num_rows), first_line=start + 1)
         for start in range(0, num_rows, rows)
     ]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.blocks import Blocks, checksums, fingerprint
+from packer_cli.corpus.blocks import Blocks, checksums
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.base import BadRecordError, read_json, type_name
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
@@ -242,7 +242,7 @@ def cut_text(file: CorpusFile, slice_bytes: int | None, find_ends: FindEnds, beg
     if file.compression != "none":
         return _cut_compressed(file, slice_bytes)
     if is_one_slice(file, slice_bytes):  # Counting its records would take longer than reading it.
-        return [whole_slice(file)]
+        return [CorpusSlice(file=file, start=0, stop=file.num_bytes)]
     return _cut_plain(file, slice_bytes or default_slice_bytes(file.num_bytes), find_ends, begun)
 
 
@@ -285,19 +285,12 @@ def _cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: i
     ]
 
 
-def whole_slice(file: CorpusFile) -> CorpusSlice:
-    """Return all of a file, fingerprinted."""
-    done = file._replace(fingerprint=fingerprint(file.path))
-    return CorpusSlice(file=done, start=0, stop=file.num_bytes, xxh3=done.fingerprint)
-
-
 def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut equal slices of the decompressed length that the beginning of the file lets expect.
 
     The last one takes what is there beyond it; where the rest compresses worse than the beginning, slices at the end
     hold nothing.
     """
-    whole = whole_slice(file)
     size = 0
     with Blocks(file) as blocks:
         while size < HEAD_BYTES and (block := blocks.read(1 << 20)):
@@ -305,4 +298,4 @@ def _cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSli
         expected = size * file.num_bytes // max(blocks.consumed, 1)
     slice_bytes = slice_bytes or default_slice_bytes(expected)
     starts = [number * slice_bytes for number in range(max(1, expected // slice_bytes))]
-    return [whole._replace(start=start, stop=stop) for start, stop in pairwise([*starts, END])]
+    return [CorpusSlice(file=file, start=start, stop=stop) for start, stop in pairwise([*starts, END])]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import changed, fingerprint, open_source, readable, unreadable, why_damaged, with_spans
+from packer_cli.corpus.blocks import changed, open_source, readable, unreadable, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.unused import MEDIA
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -45,8 +45,7 @@ def cut_parquet(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     limit = slice_bytes or default_slice_bytes(sum(size for _, size in sizes))
-    done = file._replace(fingerprint=fingerprint(file.path))
-    return _cut_units(done, sizes, limit)
+    return _cut_units(file, sizes, limit)
 
 
 def _cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> list[CorpusSlice]:
@@ -159,14 +158,14 @@ def cut_arrow(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
             with readable(file.path):
                 rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
     if not is_file:
-        return with_spans([CorpusSlice(file=file, start=0, stop=1)], [(0, file.num_bytes)], [file.path])
+        return [CorpusSlice(file=file, start=0, stop=1, span=(0, file.num_bytes))]
     total = max(sum(rows), 1)
     sizes = [(count, file.num_bytes * count // total) for count in rows]
     slices = _cut_units(file, sizes, slice_bytes or default_slice_bytes(file.num_bytes))
     places = [] if is_url(file.path) else _places(file.path)
     if len(places) <= len(rows):  # A damaged file: reading it says how.
         places = [file.num_bytes] * (len(rows) + 1)
-    return with_spans(slices, [(places[each.start], places[each.stop]) for each in slices], [file.path])
+    return [each._replace(span=(places[each.start], places[each.stop])) for each in slices]
 
 
 def _places(path: str) -> list[int]:

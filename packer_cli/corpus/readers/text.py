@@ -33,7 +33,7 @@ _PRETTY = re.compile(rb'\{[^\n]*\n(\s*["\]}]|[ \t]+[\[{])')
 
 def _cut_whole(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Return one slice, as the file is one document."""
-    return [stream.whole_slice(file)]
+    return [CorpusSlice(file=file, start=0, stop=file.num_bytes)]
 
 
 def _read_whole(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.blocks import changed, is_file, open_file, readable, unreadable, with_spans
+from packer_cli.corpus.blocks import changed, is_file, open_file, readable, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject, TokenRows
 from packer_cli.errors import TokenizerError
@@ -99,25 +99,18 @@ ReadIndex = Callable[[CorpusFile, int, int | None], Documents]
 """(file, start, stop) -> documents `start` to `stop - 1`, all by default. Raises InputError when it is damaged."""
 
 
-def _indexed_reader(read_index: ReadIndex, parts: Callable[[str], list[str]]) -> FileReader:
-    """Make the reader of a format of token ids with an index; a slice is a range of documents."""
-    return FileReader(partial(_cut_indexed, read_index, parts), partial(_read_indexed, read_index), parts)
-
-
-def _cut_indexed(
-    read_index: ReadIndex, parts: Callable[[str], list[str]], file: CorpusFile, slice_bytes: int | None
-) -> list[CorpusSlice]:
-    """Cut ranges of documents of about `slice_bytes`."""
+def _cut_indexed(read_index: ReadIndex, file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
+    """Cut ranges of documents of about `slice_bytes`, in a format of token ids with an index."""
     documents = read_index(file, 0, None)
     ends = np.cumsum(documents.lengths, dtype=np.int64) * np.dtype(documents.columns["input_ids"][1]).itemsize
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     cuts = np.searchsorted(ends, np.arange(limit, file.num_bytes, limit)) + 1
     borders = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends)), [len(ends)]])).tolist()
-    slices = [
-        CorpusSlice(file=file, start=start, stop=stop, first_line=start + 1) for start, stop in pairwise(borders)
-    ]
     places = np.minimum(np.append(0, ends)[borders], file.num_bytes).tolist()
-    return with_spans(slices, [*pairwise(places)], parts(file.path))
+    return [
+        CorpusSlice(file=file, start=start, stop=stop, first_line=start + 1, span=span)
+        for (start, stop), span in zip(pairwise(borders), pairwise(places), strict=True)
+    ]
 
 
 def _read_indexed(
@@ -240,7 +233,7 @@ def _read_megatron(file: CorpusFile, start: int, stop: int | None) -> Documents:
     return Documents(columns, np.where(rests, -1, firsts), lengths)
 
 
-MEGATRON = _indexed_reader(_read_megatron, _megatron_parts)
+MEGATRON = FileReader(partial(_cut_indexed, _read_megatron), partial(_read_indexed, _read_megatron), _megatron_parts)
 
 
 LOSS = ".loss"
@@ -294,7 +287,9 @@ def _read_datatrove(file: CorpusFile, start: int, stop: int | None) -> Documents
     return Documents(columns, borders[:-1], lengths)
 
 
-DATATROVE = _indexed_reader(_read_datatrove, _datatrove_parts)
+DATATROVE = FileReader(
+    partial(_cut_indexed, _read_datatrove), partial(_read_indexed, _read_datatrove), _datatrove_parts
+)
 
 
 NUMPY_MAGIC = b"\x93NUMPY"
@@ -312,13 +307,11 @@ def _cut_flat(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
                 "array.tofile write them",
             )
     step = max(4, (slice_bytes or default_slice_bytes(file.num_bytes)) // 4 * 4)
-    slices = [
-        CorpusSlice(file=file, start=start, stop=min(start + step, file.num_bytes), first_line=1)
-        for start in range(0, file.num_bytes, step)
+    num_bytes = file.num_bytes
+    return [  # The last document of a slice ends in the next one.
+        CorpusSlice(file, start, min(start + step, num_bytes), span=(start, min(start + 2 * step, num_bytes)))
+        for start in range(0, num_bytes, step)
     ]
-    # The last document of a slice ends in the next one.
-    spans = [(each.start, min(each.stop + step, file.num_bytes)) for each in slices]
-    return with_spans(slices, spans, [file.path])
 
 
 def _read_flat(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
