@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -114,19 +114,39 @@ def _cuts(sizes: NDArray[np.int64], rules: ReadRules) -> Iterator[tuple[int, int
 
 
 def _records(columns: list[pa.Array], names: list[str], first_row: int) -> RawBatch:
-    values = [  # Of media nobody needs the value: True for each that is present.
-        [present or None for present in is_present(column).tolist()] if name in unused.MEDIA else column_values(column)
-        for name, column in zip(names, columns, strict=True)
-    ]
     out = RawBatch()
+    values: list[list[Any]] = []
+    for name, column in zip(names, columns, strict=True):
+        try:
+            values.append(_values(name, column))
+        except (ValueError, OverflowError) as error:
+            if len(column) == 1:
+                return RawBatch(rejects=[Reject(first_row, f'column "{name}" cannot be read: {_why(error)}')])
+            for row in range(len(column)):  # What cannot be read is a fault of its row alone.
+                one = _records([each.slice(row, 1) for each in columns], names, first_row + row)
+                out.records += one.records
+                out.rejects += one.rejects
+            return out
     for row, row_values in enumerate(zip(*values, strict=True), first_row):
         record = {name: value for name, value in zip(names, row_values, strict=True) if value is not None}
-        bad = next(((name, v) for name, v in record.items() if type(v) is Unreadable), None)
-        if bad is None:
-            out.records.append((row, record))
-        else:
-            out.rejects.append(Reject(row, f'column "{bad[0]}" cannot be read: {bad[1].reason}'))
+        out.records.append((row, record))
     return out
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    """Convert as `to_python`, with views for lists of integers; of media, True for each that is present."""
+    if name in unused.MEDIA:
+        return [present or None for present in is_present(column).tolist()]
+    array = integers(column)
+    return to_python(column) if array is None else _lists(array, column)
+
+
+def _why(error: Exception) -> str:
+    """Say why a value cannot be read: text that is no UTF-8, no JSON, a time out of Python's range or in no known
+    zone."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"invalid UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def check_columns(columns: list[pa.Array]) -> None:
@@ -175,12 +195,6 @@ def _as_json(kind: pa.DataType, feature: Any) -> pa.DataType:
 
 KEEP_NULL = "content"
 """Columns whose structs, or lists of such, have a `role`."""
-
-
-class Unreadable(NamedTuple):
-    """Stands for a value that could not be turned into Python."""
-
-    reason: str
 
 
 def _sums(column: pa.Array, of_leaf: Callable[[pa.Array], NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -250,24 +264,6 @@ def integers(column: pa.Array) -> NDArray[Any] | None:
         return None
     values = column.flatten()
     return None if values.null_count else values.to_numpy(zero_copy_only=False)
-
-
-def column_values(column: pa.Array) -> list[Any]:
-    """Convert as `to_python`, with views for lists of integers, and `Unreadable` for values that fail."""
-    try:
-        array = integers(column)
-        return to_python(column) if array is None else _lists(array, column)
-    except (ValueError, OverflowError):
-        return [_one_value(column.slice(row, 1)) for row in range(len(column))]
-
-
-def _one_value(value: pa.Array) -> Any:
-    try:
-        return to_python(value)[0]
-    except UnicodeDecodeError as error:
-        return Unreadable(f"invalid UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}")
-    except (ValueError, OverflowError) as error:  # A time out of Python's range, or in no known zone; no JSON.
-        return Unreadable(" ".join(str(error).split()) or type(error).__name__)
 
 
 def _lists(values: Any, column: pa.Array) -> list[Any]:
