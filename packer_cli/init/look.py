@@ -49,7 +49,7 @@ class Look:
     """With its weight, as it was given."""
     weight: Share
     files: list[CorpusFile]
-    """Those that hold data."""
+    """Files that hold data."""
     shapes: Counter[str] = field(default_factory=Counter)
     """Records of the sample by shape."""
     keys: tuple[str, ...] = ()
