@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer_cli.corpus import versions
+from packer_cli.corpus import blocks, versions
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
@@ -163,6 +163,14 @@ def test_text_is_compared_although_its_stamp_is_the_same(tmp_path, name, monkeyp
     monkeypatch.setattr(versions, "stamp_of_stat", lambda found: f"{found.st_size}:0:0:0")
     with pytest.raises(RunError, match="has changed"):
         read(path, when_cut=lambda: write(path, 5))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt", "a.jsonl.gz"])
+def test_text_is_not_read_again_for_its_checksum(tmp_path, name, monkeypatch):
+    path = tmp_path / name
+    FORMATS[name](path, 0)
+    monkeypatch.setattr(blocks, "file_checksum", None)
+    assert read(path, when_cut=lambda: None) == (1 if name == "a.txt" else 12)
 
 
 MAPPED = ("a.arrow", "lz4.arrow", "tokens.bin", "a.ds", "a.npy")
