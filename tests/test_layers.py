@@ -59,7 +59,10 @@ ORDER = [
 ]
 """The rooms from the ground up: each sees what is in the lines above its own."""
 
-NUMERIC = {"numpy", "numba", "abc", "collections", "dataclasses", "typing", "functools", "itertools", "math", "enum"}
+NUMERIC = {
+    "numpy", "numba", "abc", "bisect", "collections", "dataclasses", "typing", "functools", "itertools", "math",
+    "enum",
+}  # fmt: skip
 """All that a pure room may import from outside: nothing that reads or writes. `cost` also has a typed record."""
 SOLVERS = {"time", "pulp", "highspy"}
 """What only integer programs (`plan/packing/ilp`, strategies') may import besides: solvers, and a limit's clock."""

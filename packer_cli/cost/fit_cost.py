@@ -14,6 +14,7 @@ from packer_cli.cost.models import CostModel
 from packer_cli.cost.profile import Fit, IterationRow, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 
 Floats = NDArray[np.float64]
 
@@ -147,8 +148,8 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> Fitted[CostModel]:
         send_constant=values["send_constant"],
     )
     fitted = sorted(names, key=lambda name: name == "recompute")  # That comes last.
-    predicted = system.columns(linear, values, ratio) @ np.array([values[name] for name in linear])
-    fit = fit_of(values, fitted, system.columns(fitted, values, ratio), predicted - 1)
+    residuals = system.predict(model) / system.seconds - 1
+    fit = fit_of(values, fitted, system.columns(fitted, values, ratio), residuals)
     return Fitted(model, fit, tuple(notes))
 
 
@@ -272,3 +273,9 @@ class _System:
         others, last = matrix[:, :-1] / np.where(norms[:-1] > 0, norms[:-1], 1), matrix[:, -1] / norms[-1]
         rest = last - others @ np.linalg.lstsq(others, last, rcond=None)[0]
         return len(self.seconds) > matrix.shape[1] - 1 and float(np.linalg.norm(rest)) > LEAST_INDEPENDENT
+
+    def predict(self, model: CostModel) -> Floats:
+        """Predict the seconds of each row's micro-batch."""
+        layers = np.rint(self.share * model.num_layers).astype(int)
+        rows = zip(self.work, self.length, self.sp_size.astype(int), layers, strict=True)
+        return np.array([float(model.seconds(work, tokens, Layout(sp=sp), ckpt)) for work, tokens, sp, ckpt in rows])

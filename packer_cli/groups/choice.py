@@ -96,7 +96,7 @@ def choose_groups(
         ConfigError: the longest sample fits on no SP degree.
     """
     sums, num_gpus = LengthSums(lengths), config.gpus
-    max_length, max_groups, is_hbp = config.max_length, config.max_groups, config.used_algorithm == "hbp"
+    max_length, max_groups, is_hbp = config.max_length, config.max_groups, config.used_algorithm != "search"
     layouts = model.layouts(num_gpus) if layouts is None else layouts
     # A profile is of rows that SP alone divides.
     is_measured = all(each == Layout(sp=each.sp) for each in layouts)
