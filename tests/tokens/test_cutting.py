@@ -110,7 +110,7 @@ def test_a_first_run_does_not_read_small_files_to_cut_them(tmp_path: Path) -> No
 
 
 def test_a_later_run_finds_the_parts_of_small_files(
-    tmp_path: Path, repo: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, repo: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker of a first run gives a part the fingerprint that a later run compares with its files."""
     for name in "abc":
@@ -124,13 +124,15 @@ def test_a_later_run_finds_the_parts_of_small_files(
         assert len(index.parts) == 3
         before = {path.name: path.read_bytes() for path in store.iterdir()}
         (store / index.parts[1].path).unlink()
-        capsys.readouterr()
+        caplog.clear()
+        caplog.set_level("INFO", "hbpack")
         assert make_whole(CorpusStore(config, store.parent), engine) == index
-        assert "tokenized 1 record and reused 2" in capsys.readouterr().err
+        assert "tokenized 1 record and reused 2" in caplog.text
         assert {path.name: path.read_bytes() for path in store.iterdir()} == before
         (tmp_path / "b.jsonl").write_text('{"text": "another"}' + " " * (GROUP_BYTES * 2 // 3))
+        caplog.clear()
         make_whole(CorpusStore(config, store.parent), engine)
-        assert "tokenized 1 record and reused 2" in capsys.readouterr().err
+        assert "tokenized 1 record and reused 2" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["parquet", "zst"])
