@@ -163,9 +163,7 @@ def test_the_system_prompt_of_mistral_stays_where_an_answer_follows(renderers):
 def test_a_generation_prompt_begins_the_answer(renderers, name):
     """What a model sees when it is asked is what it was trained on."""
     for renderer in renderers(name):
-        template = renderer._template
-        context = template.context()
-        asked = template.text({**context, "messages": turns("Hi"), "tools": None}, add_generation_prompt=True)
+        asked = renderer.prompt(renderer.read(turns("Hi")))
         answered = renderers(name)[0].render(turns("Hi", "Hello"))
         assert answered.text.startswith(asked)
         assert answered.text[answered.spans[0][0] :].strip().startswith(("Hello", "<think>"))

@@ -260,7 +260,7 @@ SANDBOX = [
 
 
 @pytest.mark.parametrize("template", SANDBOX)
-def test_fast_sandbox_is_as_strict_as_jinja(template):
+def test_the_sandbox_is_as_strict_as_jinja(template):
     messages = chat("a é", "b")
 
     def outcome(render):

@@ -35,6 +35,6 @@ after the end-of-turn token; whitespace after that token is not the model's.
 
 Outlines are a short way, so hbpack guards them as it guards gigatoken: it compares each part's first chats, and some
 of the others, with transformers.
-Price: 9 us for a plain chat of eight messages; 25 to 150 us with jinja2; several times that with `prefixes`; and 10 ms
+Price: 9 us for a plain chat of eight messages; 35 to 180 us with jinja2; several times that with `prefixes`; and 10 ms
 for each shape.
 """

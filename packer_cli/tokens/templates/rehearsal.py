@@ -203,8 +203,7 @@ class Rehearsals:
     def _render(self, case: _Case, *, prompt: bool = False) -> str | None:
         """Render the made-up conversation; None if the template raises."""
         try:
-            chat, _ = self._chat(case)
-            return self._template.text(self._template.context(chat), add_generation_prompt=prompt)
+            return self._template.text(self._chat(case)[0], prompt=prompt)
         except TemplateLimitError:
             raise
         except TemplateRejectError:

@@ -38,7 +38,7 @@ class ChatRenderer:
         ends: strings that end a turn even where the next turn writes them, besides EOS.
         date: that the template writes; None: today's.
         want_spans: False leaves out the ranges (`Rendered.spans` is empty).
-        is_exact: leave out what makes rendering fast, and render as transformers does.
+        is_exact: render each conversation, as transformers does, and fill no outline.
 
     Raises:
         TokenizerError: the template is not valid Jinja, or needs too much time or memory.
@@ -56,7 +56,7 @@ class ChatRenderer:
         is_exact: bool = False,
     ):
         self.chat_template = chat_template
-        self._template = CompiledTemplate(chat_template, variables, date, is_exact=is_exact)
+        self._template = CompiledTemplate(chat_template, variables, date)
         self._check_limits()
         prompt = self._template.generation_prompt() if want_spans else ""
         self._edges = turn_edges(prompt, special_tokens, variables, ends)
@@ -104,16 +104,13 @@ class ChatRenderer:
             return self._outlines.of(chat, rendered, notes, (*reading.headers, *reading.tails, *more, *ends))
         return None
 
-    def _text(self, chat: Chat, **changes: Any) -> str:
-        return self._template.text(self._template.context(chat), **changes)
-
     def _render_marked(self, chat: Chat) -> Rendered:
         reading = self.reading(chat.shape)
         if reading.refusal:
-            self._text(chat)  # The template's own reason is better.
+            self._template.text(chat)  # The template's own reason is better.
             raise TemplateRejectError(reading.refusal)
         if not self._ways:
-            return Rendered(self._text(chat), [])
+            return Rendered(self._template.text(chat), [])
         text, rounds = self._ways[reading.way](chat)
         if reading.way == "tags":
             return Rendered(text, self._edges.without_gaps(text, rounds))
@@ -125,7 +122,7 @@ class ChatRenderer:
         Raises:
             TemplateRejectError: the template raises, or takes too long.
         """
-        return self._text(chat, add_generation_prompt=True)
+        return self._template.text(chat, prompt=True)
 
     def review(
         self, chat: Chat, rendered: Rendered, parts: LossParts | None, weights: Sequence[float] | None = None
@@ -168,7 +165,7 @@ class ChatRenderer:
 
     def _check_limits(self) -> None:
         try:
-            if len(self._text(read_chat(ASKED))) > MOST_REPEATED:
+            if len(self._template.text(read_chat(ASKED))) > MOST_REPEATED:
                 raise TemplateLimitError(f"the chat template writes over {MOST_REPEATED:,} chars; give another")
         except TemplateLimitError as error:
             raise TokenizerError(f"a question and its answer: {error}") from None
@@ -207,8 +204,7 @@ class ChatRenderer:
     def wrong_text(self, chat: Chat, text: str, *, is_prompt: bool = False) -> str | None:
         """Say how a text (of `prompt`) differs from the one that transformers renders; None if they are equal."""
         try:
-            context = self._template.context(chat)
-            whole = self._template.text_by_transformers(context, add_generation_prompt=is_prompt)
+            whole = self._template.text_by_transformers(chat, prompt=is_prompt)
         except Exception:
             return "transformers cannot render this conversation"
         return None if text == whole else "the text differs from transformers'"

@@ -267,7 +267,7 @@ def prefix_rounds(template: CompiledTemplate, chat: Chat) -> tuple[str, list[Spa
         TemplateLimitError: too many messages.
         TemplateRejectError: the template raised, or writes a message differently once others follow.
     """
-    context, messages = template.context(chat), chat.messages
+    messages = chat.messages
     edges = _edges(messages)
     if sum(edges) > MAX_PREFIX_MESSAGES:
         raise TemplateLimitError(
@@ -275,8 +275,8 @@ def prefix_rounds(template: CompiledTemplate, chat: Chat) -> tuple[str, list[Spa
             f"for each answer, and {len(messages)} messages are too many for that; mark the answers with "
             "{% generation %} in the template, or split the conversation"
         )
-    text = template.text(context)
-    ends = {count: _prefix_end(template, text, context, count) for count in edges}
+    text = template.text(chat)
+    ends = {count: _prefix_end(template, text, chat, count) for count in edges}
     ends[len(messages)] = len(text)
     rounds = [
         (ends[position], ends[position + 1])
@@ -292,10 +292,10 @@ def _edges(messages: list[dict[str, Any]]) -> list[int]:
     return sorted({*spoken, *(position + 1 for position in spoken)} - {len(messages)})
 
 
-def _prefix_end(template: CompiledTemplate, text: str, context: dict[str, Any], count: int) -> int:
+def _prefix_end(template: CompiledTemplate, text: str, chat: Chat, count: int) -> int:
     """Find the char at which the first `count` messages end in the text of the whole conversation."""
     try:
-        prefix = template.text(context, messages=context["messages"][:count])
+        prefix = template.text(chat._replace(messages=chat.messages[:count]))
     except TemplateRejectError:
         if count == 0:
             prefix = "" if text else "?"

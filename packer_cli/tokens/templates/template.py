@@ -11,13 +11,10 @@ import re
 import signal
 import threading
 from collections.abc import Callable
-from functools import cached_property, lru_cache
-from types import BuiltinMethodType
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from jinja2 import TemplateError, nodes
-from jinja2.runtime import LoopContext
-from jinja2.utils import Namespace, missing
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.conversation import ASKED, Chat, TemplateRejectError, read_chat
@@ -66,65 +63,20 @@ def _stop_render(*_: Any) -> None:
     )
 
 
-@lru_cache(maxsize=2)
-def sandbox(*, is_exact: bool = False) -> Any:
+@lru_cache(maxsize=1)
+def sandbox() -> Any:
     """Make transformers' environment, in which `*` and `**` have limits.
 
-    transformers makes one for each template, so none has these two.
+    transformers makes one for each template, so none has this one.
 
     Operators that can make much from little are not computed when a template is compiled.
-
-    Args:
-        is_exact: do not find attributes in short ways.
     """
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    environment: Any = _compile_jinja_template(f"{{# {is_exact} #}}").environment
-    if not is_exact:
-        environment.getattr, environment.call = _short_getattr(environment), _short_call(environment)
+    environment: Any = _compile_jinja_template("{# sandbox #}").environment
     environment.intercepted_binops = frozenset(("*", "**", "%"))
     environment.binop_table = {**environment.binop_table, "*": _times, "**": _power}
     return environment
-
-
-_OF_DICTS = frozenset(dir(dict))
-_OF_STRINGS = frozenset(("strip", "lstrip", "rstrip", "split", "startswith", "endswith", "replace"))
-_OF_LOOPS = frozenset(("first", "last", "index", "index0", "length", "previtem", "nextitem"))
-_OF_FRAMES = frozenset(("_loop_vars", "_block_vars"))
-"""Keywords that jinja2 adds to each call for functions that take the context."""
-
-
-def _short_getattr(environment: Any) -> Callable[[Any, str], Any]:
-    """Return an environment's `getattr` that finds what templates read most without the sandbox's checks.
-
-    It finds the same: an item of a dict, unless a method has its name; and attributes that the sandbox lets pass.
-    """
-    by_checks, undefined = environment.getattr, environment.undefined
-
-    def find(owner: Any, name: str) -> Any:
-        kind = type(owner)
-        if kind is dict and name not in _OF_DICTS:
-            return owner[name] if name in owner else undefined(obj=owner, name=name)
-        if (kind is str and name in _OF_STRINGS) or (kind is LoopContext and name in _OF_LOOPS):
-            return getattr(owner, name)
-        if issubclass(kind, Namespace) and not name.startswith("_"):
-            found = getattr(owner, name, missing)
-            return undefined(obj=owner, name=name) if found is missing else found
-        return by_checks(owner, name)
-
-    return find
-
-
-def _short_call(environment: Any) -> Callable[..., Any]:
-    """Return an environment's `call` that calls methods of strings without the sandbox's checks."""
-    by_checks = environment.call
-
-    def call(context: Any, function: Any, *arguments: Any, **keywords: Any) -> Any:
-        if type(function) is BuiltinMethodType and type(function.__self__) is str and keywords.keys() <= _OF_FRAMES:
-            return function(*arguments)
-        return by_checks(context, function, *arguments, **keywords)
-
-    return call
 
 
 def _times(left: Any, right: Any) -> Any:
@@ -160,16 +112,15 @@ class CompiledTemplate:
         source: Jinja.
         variables: values that transformers passes to every template (`special_tokens_map`).
         date: that it writes; None: today's.
-        is_exact: as for `sandbox`.
 
     Raises:
         TokenizerError: the template is not valid Jinja, or takes too long to compile.
     """
 
-    def __init__(self, source: str, variables: dict[str, str], date: str | None = None, *, is_exact: bool = False):
+    def __init__(self, source: str, variables: dict[str, str], date: str | None = None):
         self.source = source
         self.variables = variables
-        self.environment = sandbox(is_exact=is_exact)
+        self.environment = sandbox()
         self.functions = {} if date is None else {"strftime_now": datetime.date.fromisoformat(date).strftime}
         """Functions in place of those of transformers' environment."""
         try:
@@ -186,42 +137,37 @@ class CompiledTemplate:
         tree = self.environment.parse(source)
         self.num_generation_tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
 
-    @cached_property
-    def _exact(self) -> Any:
-        """The jinja2.Template without short ways."""
-        return sandbox(is_exact=True).from_string(self.source, globals=self.functions)
-
     def compile(self, source: Any) -> Any:
         """Compile the jinja2.Template of a source, or of a syntax tree."""
         return self.environment.from_string(source, globals=self.functions)
 
-    def context(self, chat: Chat | None = None) -> dict[str, Any]:
-        """Return the template's variables for a conversation; without one, those that never change."""
-        own = {} if chat is None else {"messages": chat.messages, "tools": chat.tools}
-        return {**own, "documents": None, "add_generation_prompt": False, **self.variables}
+    def context(self, chat: Chat, *, prompt: bool = False) -> dict[str, Any]:
+        """Return the template's variables for a conversation, perhaps with a generation prompt."""
+        own = {"messages": chat.messages, "tools": chat.tools, "documents": None, "add_generation_prompt": prompt}
+        return {**own, **self.variables}
 
-    def text(self, context: dict[str, Any], **changes: Any) -> str:
-        """Render the text for a context from `context`, with some variables changed.
+    def text(self, chat: Chat, *, prompt: bool = False) -> str:
+        """Render the text of a conversation.
 
         Raises:
             TemplateRejectError: the template raised.
         """
-        return render(self._template, {**context, **changes})
+        return render(self._template, self.context(chat, prompt=prompt))
 
-    def text_by_transformers(self, context: dict[str, Any], *, add_generation_prompt: bool = False) -> str:
-        """Render the text by transformers' own function for a context. Raises whatever that function raises."""
+    def text_by_transformers(self, chat: Chat, *, prompt: bool) -> str:
+        """Render the text by transformers' own function. Raises whatever that function raises."""
         from transformers.utils import chat_template_utils
 
-        compiles, exact = chat_template_utils._compile_jinja_template, self._exact
+        compiles = chat_template_utils._compile_jinja_template
         # Its environments have no limits of memory, not even when they compile.
-        chat_template_utils._compile_jinja_template = lambda source: exact
+        chat_template_utils._compile_jinja_template = lambda source: self._template
         try:
             (text,), _ = limited(
                 lambda: chat_template_utils.render_jinja_template(
-                    [context["messages"]],
-                    tools=context["tools"],
+                    [chat.messages],
+                    tools=chat.tools,
                     chat_template=self.source,
-                    add_generation_prompt=add_generation_prompt,
+                    add_generation_prompt=prompt,
                     **self.variables,
                 )
             )
@@ -233,8 +179,7 @@ class CompiledTemplate:
         """Return the text that `add_generation_prompt=True` adds after a user message; may be empty."""
         for messages in (ASKED[:1], ASKED):
             try:
-                context = self.context(read_chat(messages))
-                plain, prompted = self.text(context), self.text(context, add_generation_prompt=True)
+                plain, prompted = (self.text(read_chat(messages), prompt=prompt) for prompt in (False, True))
             except TemplateRejectError:
                 continue
             # Some templates end a conversation with EOS unless an answer is to follow.
