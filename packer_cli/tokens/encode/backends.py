@@ -6,6 +6,7 @@ Unicode code points (see `encode.unicode`); texts that contain any go to `tokeni
 
 from __future__ import annotations
 
+import math
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +32,39 @@ class BackendMismatch(RunError):  # noqa: N818 - a signal: the caller encodes th
         """Line of the document."""
         self.what = what
         """`ids`: use the reference backend. `template`: render conversations in the slow way."""
+
+
+_LATER_CHARS = 1 << 14
+"""About how many chars of a part to compare after its first records."""
+_LATER_EVERY = 256
+"""About one in so many of these records is compared, chosen by `hash_line`."""
+
+
+class Comparison:
+    """Chooses the records of a part that a fast way and the reference both make: the first ones, and some others.
+
+    Args:
+        most: of the first records.
+        most_chars: about how many chars of these.
+    """
+
+    def __init__(self, most: int, most_chars: float = math.inf):
+        self._most, self._chars, self._later_chars = most, most_chars, _LATER_CHARS
+
+    def takes(self, line: int, size: int) -> bool:
+        """Whether to compare the record of this line, in so many chars."""
+        if self._most > 0 and self._chars > 0:
+            self._most -= 1
+            self._chars -= size
+            return True
+        is_taken = hash_line(line) % _LATER_EVERY == 0 and self._later_chars > 0
+        self._later_chars -= size if is_taken else 0
+        return is_taken
+
+
+def hash_line(line: int) -> int:
+    """Hash a line number to a pseudo-random number."""
+    return line * 2654435761 >> 8
 
 
 class Ids(NamedTuple):

@@ -6,7 +6,7 @@ another, are the text. Tokenizers also do a few things that change lengths, and 
 - U+2581 stands for a space, and `<0xAB>` for a byte (SentencePiece);
 - a space is put before the text, or before each stretch between added tokens;
 - an added token includes the white space around it (`lstrip`, `rstrip`);
-- a normalizer composes characters (NFC), or replaces single ASCII characters (SentencePiece's).
+- a normalizer composes characters (NFC).
 
 If the lengths of a text do not add up, nothing is guessed: its masks come from offsets.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from base64 import b64decode
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -52,7 +51,6 @@ class ByteLengths:
     def __init__(self, tokenizer: LoadedTokenizer, scheme: _Scheme):
         self._scheme = scheme
         self._table = _length_table(tokenizer, scheme)
-        self._charsmap = _Charsmap(tokenizer.config) if scheme.maps_chars else None
         self._ends_stretch = _stretch_ends(tokenizer, scheme)
         self._greedy = _GreedyTokens(tokenizer.config, tokenizer.vocab_size)
 
@@ -66,8 +64,6 @@ class ByteLengths:
         Raises:
             UnicodeEncodeError: a lone surrogate.
         """
-        if self._charsmap is not None and not self._charsmap.keeps_lengths(text):
-            return UNKNOWN_SPANS
         if text.isascii():
             return len(text), spans
         if self._scheme.space == MARK and MARK in text:
@@ -161,29 +157,6 @@ def _members_of(part: Any, key: str) -> list[dict[str, Any]]:
     return [part]
 
 
-class _Charsmap:
-    """Finds texts in which a SentencePiece charsmap keeps the number of bytes of each char."""
-
-    def __init__(self, config: dict[str, Any]):
-        from tokenizers import normalizers
-
-        maps = [part for part in _members_of(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
-        self._normalizer = normalizers.Sequence(
-            [normalizers.Precompiled(b64decode(part["precompiled_charsmap"])) for part in maps]
-        )
-        ascii_chars = {chr(code): self._normalizer.normalize_str(chr(code)) for code in range(128)}
-        self._translation = str.maketrans(ascii_chars)
-        changes = [char for char, mapped in ascii_chars.items() if len(mapped.encode()) != 1]
-        if len(self._normalizer.normalize_str("\r\n")) != 2:
-            changes.append("\r\n")
-        self._changes = re.compile("|".join(map(re.escape, changes)) or "(?!)")
-
-    def keeps_lengths(self, text: str) -> bool:
-        if self._changes.search(text):
-            return False
-        return text.isascii() or bool(self._normalizer.normalize_str(text) == text.translate(self._translation))
-
-
 class _GreedyTokens:
     """Added tokens that include the white space around them."""
 
@@ -237,8 +210,6 @@ class _Scheme(NamedTuple):
     """Whether a stretch ends at all added tokens, or only at those found before normalizing."""
     composes: bool
     """Whether it applies NFC."""
-    maps_chars: bool
-    """Whether it applies a SentencePiece charsmap."""
 
 
 def _scheme_of(config: dict[str, Any]) -> _Scheme | None:
@@ -265,7 +236,7 @@ def _byte_level(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any
     spaced = any(part.get("add_prefix_space", True) for part in splitters if part.get("type") == "ByteLevel")
     if spaced and len(splitters) > 1:
         return None
-    return _Scheme(" ", "always" if spaced else "never", True, bool(normalizers), False)
+    return _Scheme(" ", "always" if spaced else "never", True, bool(normalizers))
 
 
 def _sentencepiece(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]) -> _Scheme | None:
@@ -287,8 +258,7 @@ def _sentencepiece(normalizers: list[dict[str, Any]], splitters: list[dict[str, 
         elif kind != "Split" or not marked or part.get("pattern") != {"String": " "}:
             return None
     ends_at_all = bool(splitters) and splitters[0].get("type") == "Metaspace"
-    maps_chars = any(part.get("type") == "Precompiled" for part in normalizers)
-    return _Scheme(MARK if marked else " ", prefix, ends_at_all, False, maps_chars)
+    return _Scheme(MARK if marked else " ", prefix, ends_at_all, False)
 
 
 def _step(part: dict[str, Any]) -> str:
@@ -297,9 +267,9 @@ def _step(part: dict[str, Any]) -> str:
         return "prefix"
     if kind == "Replace" and part.get("pattern") == {"String": " "} and part.get("content") == MARK:
         return "marks"
-    # If these drop anything, the lengths do not add up; charsmaps are checked for each text.
+    # If these drop anything, the lengths do not add up.
     drops = kind == "Strip" or (kind == "Replace" and part.get("pattern") == {"Regex": " {2,}"})
-    return "cleans" if kind == "Precompiled" or (drops and part.get("content", " ") in (" ", MARK)) else "other"
+    return "cleans" if drops and part.get("content", " ") in (" ", MARK) else "other"
 
 
 def _length_table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int64]:

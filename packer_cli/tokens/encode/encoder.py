@@ -30,11 +30,18 @@ from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Rejec
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.format.trees import PAIR
-from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend, Ids, ReferenceBackend
+from packer_cli.tokens.encode.backends import (
+    BackendMismatch,
+    Comparison,
+    GigatokenBackend,
+    Ids,
+    ReferenceBackend,
+    hash_line,
+)
 from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_rejected
 from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
-from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line, merge, take_given
+from packer_cli.tokens.encode.prepare import Preparer, in_vocabulary
 from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Items, Row, Text
 from packer_cli.tokens.templates.memory import limited_memory
 
@@ -117,7 +124,7 @@ class Encoder:
 
     def start_part(self) -> None:
         """Start a part: compare its first texts with the reference again, and clear the warnings and counts."""
-        self._texts_checked = self._first_checked = self._spread_checked = 0
+        self._comparison = Comparison(self._check_samples, _FIRST_CHARS)
         self._preparer.start_part()
         self.warnings += self._why_slow
 
@@ -200,16 +207,36 @@ class Encoder:
             held.size += len(item.text if isinstance(item, Text) else item.input_ids)
 
     def _encode(self, held: _Held) -> EncodedBatch:
-        held.rejects.sort(key=lambda reject: reject.line)
-        if not held.tokens:
-            encoded = self._finish(held)
-        else:
-            encoded = take_given(join_samples(held.tokens), self._frame, self._backends.tokenizer.vocab_size)
-            if held.items or held.rejects:
-                encoded = merge(self._finish(held), encoded)
-        return with_items(replace(encoded, kinds=held.kinds), held.branches)
+        samples, items = self._encode_items(held)
+        is_plain = np.array(
+            [not each.is_chat if isinstance(each, Text) else each.is_plain for each in items], np.bool_
+        )
+        may_close = np.array([each.may_close for each in items], np.bool_)
+        end_weight = np.array([each.end_weight for each in items], np.float32)
+        if held.tokens:
+            given, rejects = in_vocabulary(join_samples(held.tokens), self._backends.tokenizer.vocab_size)
+            held.rejects += rejects
+            order = np.argsort(np.concatenate([samples.lines, given.lines]), kind="stable")
+            none = np.zeros(len(given.lines), dtype=np.bool_)
+            weight = np.ones(len(none), np.float32) if given.weight is None else given.weight
+            is_plain = np.concatenate([is_plain, none])[order]
+            may_close = np.concatenate([may_close, none])[order]
+            end_weight = np.concatenate([end_weight, weight])[order]
+            given = given._replace(weight=None)
+            samples = join_samples([samples, given]) if items else given
+        framed, is_open = self._frame.add(samples, is_plain, may_close, end_weight)
+        encoded = EncodedBatch(
+            samples=framed,
+            items=Items.of_samples(len(framed.lines)),
+            rejects=sorted(held.rejects, key=lambda reject: reject.line),
+            num_with_special=held.num_with_special,
+            is_open=is_open,
+            kinds=held.kinds,
+        )
+        return with_items(encoded, held.branches)
 
-    def _finish(self, held: _Held) -> EncodedBatch:
+    def _encode_items(self, held: _Held) -> tuple[TokenBatch, list[Text | Row]]:
+        """Encode all items but those that have no tokens, which are rejected; return also those that are left."""
         items, rejects = held.items, held.rejects
         texts = [item for item in items if isinstance(item, Text)]
         prompts = {first: prompt for first, prompt in held.prompts.items() if isinstance(prompt, str)}
@@ -236,33 +263,21 @@ class Encoder:
         if is_empty.any():
             empty = [item for item, is_one in zip(items, is_empty, strict=True) if is_one]
             rejects += [Reject(item.line, "is empty: it has no tokens") for item in empty]
-            rejects.sort(key=lambda reject: reject.line)
             items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
             kept = np.concatenate([[True], ~is_empty])
             samples = samples._replace(lines=lines[~is_empty], offsets=samples.offsets[kept])
-        is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
-        framed, is_open = self._frame.add(
-            samples,
-            np.array(is_plain, np.bool_),
-            np.array([item.may_close for item in items], np.bool_),
-            np.array([item.end_weight for item in items], np.float32),
-        )
-        return EncodedBatch(
-            samples=framed,
-            items=Items.of_samples(len(framed.lines)),
-            rejects=rejects,
-            num_with_special=held.num_with_special,
-            is_open=is_open,
-            kinds=held.kinds,
-        )
+        return samples, items
 
     def _check_ids(self, texts: list[Text], ids: Ids) -> None:
         """Compare sampled texts with the reference."""
         if self._backend is self._reference:
             return
         samples: list[tuple[Text, str, Any]] = []
-        for number in self._sampled(texts):
-            item, text, row = texts[number], texts[number].text, ids.row(number)
+        for number, item in enumerate(texts):
+            text = item.text
+            if not self._comparison.takes(item.line, min(len(text), _CHECKED_CHARS)):
+                continue
+            row = ids.row(number)
             if len(text) > _CHECKED_CHARS:
                 start = hash_line(item.line) % (len(text) - _CHECKED_CHARS)
                 text = text[start : start + _CHECKED_CHARS]
@@ -271,21 +286,6 @@ class Encoder:
         expected = self._reference.encode([text for _, text, _ in samples])
         for number, (item, _, row) in enumerate(samples):
             self._check_same(item, row, expected.row(number))
-
-    def _sampled(self, texts: list[Text]) -> Iterator[int]:
-        """Choose the texts to compare: the first ones of a part, and some others, by their line numbers."""
-        first = 0
-        while first < len(texts) and self._texts_checked < self._check_samples and self._first_checked < _FIRST_CHARS:
-            self._texts_checked += 1
-            self._first_checked += min(len(texts[first].text), _CHECKED_CHARS)
-            yield first
-            first += 1
-        lines = np.array([item.line for item in texts[first:]], dtype=np.int64)
-        for number in np.flatnonzero(hash_line(lines) % SPREAD_EVERY == 0).tolist():
-            size = min(len(texts[first + number].text), _CHECKED_CHARS)
-            if self._spread_checked + size <= SPREAD_CHARS:
-                self._spread_checked += size
-                yield first + number
 
     def _check_same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
         if not np.array_equal(got, expected):

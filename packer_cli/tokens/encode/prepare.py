@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.ragged import join_samples, take_samples
+from packer_cli.corpus.ragged import take_samples
 from packer_cli.corpus.types import Document, Message, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import SampleOptions
-from packer_cli.tokens.encode.backends import BackendMismatch
+from packer_cli.tokens.encode.backends import BackendMismatch, Comparison
 from packer_cli.tokens.encode.masks import Backends
-from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Items, Row, Text
+from packer_cli.tokens.encode.rows import Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 
 if TYPE_CHECKING:
     from packer_cli.tokens.templates.conversation import Chat, Rendered, Span
     from packer_cli.tokens.templates.renderer import ChatRenderer
-
-SPREAD_CHARS = 1 << 14
-"""About how many chars of a part to compare after its first records: of conversations, and again of texts."""
-SPREAD_EVERY = 256
-"""About one in so many of these records is compared, chosen by `hash_line`."""
-
 
 _OTHERS = frozenset(("system", "developer", "user", "tool"))
 """Roles that do not mean the assistant."""
@@ -39,8 +32,7 @@ class Preparer:
 
     Args:
         options: as for `Encoder`.
-        check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
-            have their text and ranges compared, too.
+        check_chats: conversations at the beginning of each part to compare with slower ways, besides some later ones.
         is_exact: render as transformers does.
     """
 
@@ -66,7 +58,7 @@ class Preparer:
         """Compare the first conversations again, and clear the warnings and counts."""
         self.warnings.clear()
         self.unused.clear()
-        self._chats_checked = self._chars_checked = self._prompts_checked = 0
+        self._chats, self._prompts = Comparison(self._check_chats), Comparison(self._check_chats)
 
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
         """Prepare a document as `Text` or `Row`; say whether its own text contains that of a special token.
@@ -95,20 +87,18 @@ class Preparer:
         return Text(document.line, text, loss.spans, False, True, loss.weights, loss.end), special
 
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
-        tools = document.tools
-        renderer = self._renderer(with_tools=tools is not None)
-        given = renderer.read(document.messages, tools)
+        renderer = self._renderer(with_tools=document.tools is not None)
+        given, chat = self._read(renderer, document.messages, document.tools)
         self._require_assistant(given)
         special = self._finder.finds(given.text)
-        chat = self._marked(renderer, given, document.messages, tools)
         is_marked = chat is not given
         rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
         weights = self._weights(document)
         if unused := renderer.review(chat, rendered, self.parts, weights):
             self.unused.update(unused)
-        if not self._is_exact and not is_marked:
-            self._check(document.line, renderer, chat, len(rendered.text))
+        if not self._is_exact and not is_marked and self._chats.takes(document.line, len(rendered.text)):
+            _require_same(renderer.mismatch(chat), document.line)
         loss = self._chat_loss(document, renderer, chat, rendered, weights)
         # A template may go on after the answer, with a generation prompt.
         spans, text = rendered.spans, rendered.text
@@ -125,14 +115,15 @@ class Preparer:
         if "assistant" not in roles and not _OTHERS.issuperset(roles):
             raise ValueError(f"no message of role assistant carries a loss: its roles are {' and '.join(roles)}")
 
-    def _marked(self, renderer: ChatRenderer, chat: Chat, messages: list[Message], tools: list[Any] | None) -> Chat:
-        """Return the conversation, made of these messages, with special tokens wrapped that are to be plain text."""
+    def _read(self, renderer: ChatRenderer, messages: list[Message], tools: list[Any] | None) -> tuple[Chat, Chat]:
+        """Read a conversation as it is, and with special tokens wrapped that are to be plain text."""
+        chat = renderer.read(messages, tools)
         controls = None if self._plain is None else self._controls_of(renderer.chat_template)
         if controls is None or not controls.finds(chat.text):
-            return chat
+            return chat, chat
         from transformers.utils.chat_template_utils import mark_control_tokens
 
-        return renderer.read(*(mark_control_tokens(each, controls.pattern) for each in (messages, tools)))
+        return chat, renderer.read(*(mark_control_tokens(each, controls.pattern) for each in (messages, tools)))
 
     def prompt(self, document: Document) -> str | NDArray[np.int32]:
         """Return the text of a document's prompt before an answer, or its ids with special tokens as plain text.
@@ -148,16 +139,13 @@ class Preparer:
                 if self._finder.finds(prompt):
                     return self._plain_text(document, prompt, _Loss([], None, 0.0)).input_ids
             return prompt
-        messages, tools = document.messages[: document.num_prompt], document.tools
-        renderer = self._renderer(with_tools=tools is not None)
-        given = renderer.read(messages, tools)
-        chat = self._marked(renderer, given, messages, tools)
+        renderer = self._renderer(with_tools=document.tools is not None)
+        given, chat = self._read(renderer, document.messages[: document.num_prompt], document.tools)
         text = renderer.prompt(chat)
         _check_utf8(text)
         if chat is not given:
             return self._row(document, text, _Loss([], None, 0.0), is_chat=True, may_close=False).input_ids
-        if not self._is_exact and self._prompts_checked < self._check_chats:
-            self._prompts_checked += 1
+        if not self._is_exact and self._prompts.takes(document.line, len(text)):
             _require_same(renderer.wrong_text(chat, text, is_prompt=True), document.line)
         return text
 
@@ -193,19 +181,6 @@ class Preparer:
         if weights is not None and _ends_with_answer(document):
             end *= weights[-1]
         return _Loss(spans, of_spans, end).times(document.weight)
-
-    def _check(self, line: int, renderer: ChatRenderer, chat: Chat, num_chars: int) -> None:
-        """Compare the part's first conversations, and some of the others, with slower ways.
-
-        Raises: BackendMismatch.
-        """
-        if self._chats_checked < self._check_chats:
-            self._chats_checked += 1
-        elif hash_line(line) % SPREAD_EVERY == 0 and self._chars_checked < SPREAD_CHARS:
-            self._chars_checked += num_chars
-        else:
-            return
-        _require_same(renderer.mismatch(chat), line)
 
     def _renderer(self, *, with_tools: bool) -> ChatRenderer:
         tokenizer = self._tokenizer
@@ -284,11 +259,6 @@ def _marked_place(place: int, tokens: list[Span]) -> int:
     return place + sum((start < place) + (stop <= place) for start, stop in tokens)
 
 
-def hash_line(line: Any) -> Any:
-    """Hash line numbers to pseudo-random numbers: an int, or int64 of any shape."""
-    return line * 2654435761 >> 8
-
-
 def _ends_with_answer(document: Document) -> bool:
     """Whether the model speaks last; only then does EOS belong at the end."""
     return document.messages[-1].get("role") == "assistant"
@@ -300,8 +270,8 @@ def _check_utf8(text: str) -> None:
         text.encode()
 
 
-def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch:
-    """Take samples as they are, with EOS where `frame` adds one; reject those with ids outside the vocabulary."""
+def in_vocabulary(batch: TokenBatch, vocab_size: int) -> tuple[TokenBatch, list[Reject]]:
+    """Take samples as they are; reject those with ids outside the vocabulary."""
     rejects: list[Reject] = []
     if len(batch.input_ids) and int(batch.input_ids.max()) >= vocab_size:
         at = np.flatnonzero(batch.input_ids >= vocab_size)
@@ -313,20 +283,4 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
         batch = take_samples(batch, np.delete(np.arange(len(batch.lines)), samples))
     # Wide types would slow what follows down; narrow ones may not hold an EOS that is added.
     ids = batch.input_ids.astype(np.uint16 if vocab_size <= 2**16 else np.int32, copy=False)
-    none = np.zeros(len(batch.lines), dtype=np.bool_)
-    end_weight = np.ones(len(none), np.float32) if batch.weight is None else batch.weight
-    framed, is_open = frame.add(batch._replace(input_ids=ids, weight=None), none, none, end_weight)
-    return EncodedBatch(samples=framed, items=Items.of_samples(len(framed.lines)), is_open=is_open, rejects=rejects)
-
-
-def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
-    """Merge both in the order of their lines."""
-    both = (encoded, given)
-    order = np.argsort(np.concatenate([each.samples.lines for each in both]), kind="stable")
-    return replace(
-        encoded,
-        samples=join_samples([each.samples for each in both]),
-        items=Items.of_samples(len(order)),
-        is_open=np.concatenate([each.is_open for each in both])[order],
-        rejects=sorted([*encoded.rejects, *given.rejects], key=lambda reject: reject.line),
-    )
+    return batch._replace(input_ids=ids), rejects

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -115,7 +116,8 @@ class Frame:
         self._after = np.array(tokenizer.suffix_ids, dtype=np.int32)
         self._ends = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
         self._ends[_end_ids(tokenizer)] = True
-        self._blanks = _Blanks(tokenizer)
+        decode = tokenizer.hf.backend_tokenizer.decode
+        self._is_blank = cache(lambda number: not decode([number], skip_special_tokens=False).strip())
         self._special_tokens = tokenizer.special_tokens
 
     def add(
@@ -182,14 +184,18 @@ class Frame:
         at = offsets[1:] - 1
         last = input_ids[at]
         has_end: NDArray[np.bool_] = self._ends[last]
-        rows = np.flatnonzero(self._blanks.find(last))
+        rows = self._blank(np.arange(len(at)), last)
         while len(rows):
             at[rows] -= 1
             rows = rows[at[rows] >= offsets[rows]]
             last = input_ids[at[rows]]
             has_end[rows] = self._ends[last]
-            rows = rows[self._blanks.find(last)]
+            rows = self._blank(rows, last)
         return has_end
+
+    def _blank(self, rows: NDArray[np.int64], last: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Choose the rows whose last ids stand only for white space."""
+        return rows[np.fromiter(map(self._is_blank, last.tolist()), np.bool_, len(rows))]
 
 
 _KNOWN_EOS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>")
@@ -207,23 +213,6 @@ def no_eos(special_tokens: Collection[str]) -> TokenizerError:
         "texts, completions and chats that the template leaves open end with EOS, and the tokenizer has none; name a "
         f"token of its vocabulary with --eos-token TOKEN{some}, or leave them open with --append-eos never"
     )
-
-
-class _Blanks:
-    """Finds ids that stand only for white space; decodes each id once."""
-
-    def __init__(self, tokenizer: LoadedTokenizer):
-        self._tokenizer = tokenizer
-        self._is_blank = np.full(tokenizer.vocab_size, -1, dtype=np.int8)
-        """1 or 0; -1: not known yet."""
-
-    def find(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Mark the blank ids, bool[n]."""
-        decode = self._tokenizer.hf.backend_tokenizer.decode
-        for number in set(ids[self._is_blank[ids] < 0].tolist()):
-            self._is_blank[number] = not decode([number], skip_special_tokens=False).strip()
-        found: NDArray[np.bool_] = self._is_blank[ids] == 1
-        return found
 
 
 def _end_ids(tokenizer: LoadedTokenizer) -> list[int]:

@@ -76,39 +76,23 @@ class PlainContentEncoder:
         Raises:
             ValueError: a token cannot be written as plain text with this vocabulary.
         """
-        ids: list[Any] = []
-        masks: list[Any] = []
+        rows: list[tuple[Any, Any, Any]] = []
         position = 0
-        kind: Any = np.bool_ if weights is None else np.float32
-        values = [1.0] * len(spans) if weights is None else weights
         for found in [*self._split.finditer(marked), None]:
             stop = found.start() if found is not None else len(marked)
             if stop > position or position == 0:
                 row, starts, ends = self._piece(marked[position:stop], at_start=position == 0)
-                mask = np.zeros(len(row), dtype=kind)
-                for (low, high), value in zip(spans, values, strict=True):
-                    if low < stop and high > position:
-                        inner = [(max(low, position) - position, min(high, stop) - position)]
-                        # A range that continues after this piece does not end with its last char.
-                        whole = whole_last_char or high > stop
-                        own = mask_by_offsets(starts, ends, inner, whole_last_char=whole)
-                        mask[own & (mask == 0)] = value
-                ids.append(row)
-                masks.append(mask)
+                rows.append((row, starts + position, ends + position))
             if found is None:
                 break
             position = found.end()
-            token = found.group(1)
-            if token:
+            if token := found.group(1):
                 row = np.asarray(self._as_text(token), dtype=np.int32)
-                inside = [
-                    value
-                    for (low, high), value in zip(spans, values, strict=True)
-                    if low < found.end() and high > found.start()
-                ]
-                ids.append(row)
-                masks.append(np.full(len(row), inside[0] if inside else 0, dtype=kind))
-        return np.concatenate(ids), np.concatenate(masks)
+                ends = np.full(len(row), position - 1)  # A range may begin in the token, and end with its last id.
+                ends[-1:] = position
+                rows.append((row, np.full(len(row), stop), ends))
+        ids, starts, ends = map(np.concatenate, zip(*rows, strict=True))
+        return ids, mask_by_offsets(starts, ends, spans, whole_last_char=whole_last_char, weights=weights)
 
     def _piece(self, text: str, *, at_start: bool) -> tuple[Any, Any, Any]:
         if at_start:
