@@ -274,20 +274,7 @@ REQUIRED: Final = object()
 
 OF_TREES: Final = {"packing": "isf", "max_path_tokens": "2x"}
 """Options whose usual default is another for samples that share prefixes, with that default."""
-
-
-class _OfStrategy:
-    """A default that differs with the strategy; the field `strategy` is validated before."""
-
-    def __init__(self, name: str, usual: Any) -> None:
-        self.name, self.usual = name, usual
-
-    def __call__(self, data: Mapping[str, Any]) -> Any:
-        return self.of(data.get("strategy", DEFAULT), self.usual)
-
-    def of(self, strategy: str, usual: Any) -> Any:
-        found = STRATEGIES.get(strategy)  # None for a plan whose package is not installed here.
-        return usual if found is None else found.defaults.get(self.name, usual)
+_OF_TREES = "of_trees"
 
 
 def by_strategy(name: str, usual: Any, **rules: Any) -> Any:
@@ -297,8 +284,15 @@ def by_strategy(name: str, usual: Any, **rules: Any) -> Any:
         usual: the default of all other strategies; `REQUIRED` for none.
         rules: arguments of pydantic's `Field`.
     """
+
+    def default(data: Mapping[str, Any]) -> Any:
+        # None for a plan whose package is not installed here.
+        strategy = STRATEGIES.get(data.get("strategy", DEFAULT))
+        of_all = OF_TREES.get(name, usual) if data.get(_OF_TREES) else usual
+        return of_all if strategy is None else strategy.defaults.get(name, of_all)
+
     shown = None if usual is REQUIRED else {"default": usual}
-    return Field(default_factory=_OfStrategy(name, usual), validate_default=True, json_schema_extra=shown, **rules)
+    return Field(default_factory=default, validate_default=True, json_schema_extra=shown, **rules)
 
 
 def default_of(field: FieldInfo, strategy: str = DEFAULT, *, of_trees: bool = False) -> Any:
@@ -307,10 +301,9 @@ def default_of(field: FieldInfo, strategy: str = DEFAULT, *, of_trees: bool = Fa
     Args:
         of_trees: whether samples share prefixes.
     """
-    default = field.default_factory
-    if isinstance(default, _OfStrategy):
-        return default.of(strategy, OF_TREES.get(default.name, default.usual) if of_trees else default.usual)
-    return REQUIRED if field.is_required() else field.default
+    if field.is_required():
+        return REQUIRED
+    return field.get_default(call_default_factory=True, validated_data={"strategy": strategy, _OF_TREES: of_trees})
 
 
 def shown_default(field: FieldInfo) -> Any:

@@ -21,7 +21,7 @@ from packer_cli.plan.core.samples import SizeRule
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.strategies.protocol import PlanRequest, Question, Strategy, digits
+from packer_cli.plan.strategies.protocol import PlanRequest, Strategy, digits
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES, find_strategy
 
 if TYPE_CHECKING:
@@ -110,41 +110,20 @@ def _predicted(given: PlanConfig) -> PlannedConfig:
     """Put numbers in place of what predicts them."""
     strategy = find_strategy(given.strategy)
     with _naming("--packing"):
-        _, options = parse_packing(given.packing, strategy.packings())
-    has_model = given.has_gpu_model
-    question = Question(
-        groups=given.groups,
-        num_gpus=given.gpus,
-        parallel=given.parallel,
-        packing_options=options,
-        wants_cost=given.cost == "profile"
-        or ("cost" in strategy.defaults and has_model and "cost" not in given.model_fields_set),
-        has_model=has_model,
-        load=partial(load_model, given),
-    )
+        parse_packing(given.packing, strategy.packings())
     if (given.model or (given.profile and given.lockstep not in ("all", "1"))) and not strategy.finds_layouts:
         model = load_model(given, "--model")
         for group in given.groups:
             model.cost.require_known(group.layout)
     with strategy.blamed():
-        found = strategy.predict(question)
-    if any(linear <= 0 for _, linear, _ in found.rates or ()):
+        found = strategy.predict(given, partial(load_model, given))
+    if any(linear <= 0 for _, linear, _ in found.get("group_costs", ())):
         raise ConfigError(
             f"--strategy {given.strategy} needs the time of a token, and the rows of the profile give none besides "
             "that of attention; measure shorter lengths with hbpack profile, or give --model and --gpu"
         )
-    packing = given.packing
-    if found.packing:
-        more = ",".join(f"{name}={value}" for name, value in found.packing.items())
-        packing = f"{packing}{',' if ':' in packing else ':'}{more}"
-    changes = {
-        "groups": found.groups,
-        "group_costs": found.rates,
-        "cost": given.cost if found.cost is None else str(found.cost),
-        "packing": packing,
-        "attention_pieces": _attention_pieces(given, found.groups) if given.profile else None,
-    }
-    return PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **changes})
+    found["attention_pieces"] = _attention_pieces(given, found["groups"])
+    return PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **found})
 
 
 def _with_any_groups(given: PlanConfig) -> PlanConfig:
@@ -243,11 +222,11 @@ def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> Gp
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
     """Read the times of attention of the profile's pieces, if `--cp-sharding` auto or static asks for them."""
-    if not _has_cp(config.parallel, groups) or config.cp_sharding not in ("auto", "static"):
+    asks_for_them = _has_cp(config.parallel, groups) and config.cp_sharding in ("auto", "static")
+    if config.profile is None or not asks_for_them:
         return None
     from packer_cli.config.gpu_model import read_profile
 
-    assert config.profile is not None
     return tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces) or None
 
 

@@ -71,6 +71,7 @@ class LayoutChoice:
     global_tokens: int
 
 
+Load = Callable[..., "GpuModel"]
 Rates = tuple[float, float, float]
 """Seconds of a micro-batch on one pipeline stage of a replica: per squared token, per token, and constant."""
 
@@ -131,52 +132,6 @@ class PlanRequest:
         is_aligned = any(group.align > 1 for group in self.groups)
         is_limited = self.max_samples != UNLIMITED
         return is_aligned or is_limited or self.mask != "document" or bool(self.limits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """Question that a strategy predicts from."""
-
-    groups: tuple[Group, ...]
-    num_gpus: int
-    parallel: Layout | None
-    """The user's degrees."""
-    packing_options: PackingOptions
-    wants_cost: bool
-    """Whether what to even out is to be predicted, too."""
-    has_model: bool
-    load: Callable[..., GpuModel]
-    """The cost model; with `for_memory=True`, one of which the memory is known. Raises ConfigError without one."""
-
-    def predicted_cost(self) -> Cost:
-        """Predict the cost of a micro-batch on one GPU.
-
-        Raises:
-            ConfigError: there is no model, or it gives no such cost.
-        """
-        from packer_cli.plan.core.cost import Cost
-
-        profile = "--cost profile"
-        model = self.load(profile).cost
-        try:
-            return Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
-        except ValueError as error:
-            raise ConfigError(
-                f"{profile}: {error}; measure longer lengths with hbpack profile, or give --cost A,B"
-            ) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """Numbers in place of what predicts them; None where nothing was asked for."""
-
-    groups: tuple[Group, ...]
-    rates: tuple[Rates, ...] | None = None
-    """Rates of each group, or of what else the strategy chooses from."""
-    cost: Cost | None = None
-    """Cost to even out."""
-    packing: Mapping[str, str] | None = None
-    """Options of the packing, as text."""
 
 
 class Strategy(ABC):
@@ -255,18 +210,23 @@ class Strategy(ABC):
         """Return the rules of the options, with its own decisions."""
         return rules
 
-    def predict(self, question: Question) -> Prediction:
-        """Predict a plan's needs of the cost model: the seconds of each group, if the strategy needs a model.
+    def predict(self, options: Any, load: Load) -> dict[str, Any]:
+        """Predict values of plan options: `groups`, `cost`, and `group_costs` for a strategy that needs a model.
+
+        Args:
+            options: see `without_effect`.
+            load: loads the cost model for what is named, with `for_memory=True` one of which the memory is known.
 
         Raises:
-            ConfigError: there is none, or it does not fit.
+            ConfigError: there is no such model, or it does not fit.
         """
-        cost = question.predicted_cost() if question.wants_cost else None
-        rates = None
+        found = {"groups": options.groups}
+        if options.predicts_cost:
+            found["cost"] = str(_predicted_cost(load))
         if "a cost model" in self.needs:
-            model = question.load(f"--strategy {self.name}")
-            rates = tuple(stage_rates(group, model) for group in question.groups)
-        return Prediction(groups=question.groups, rates=rates, cost=cost)
+            model = load(f"--strategy {self.name}")
+            found["group_costs"] = tuple(stage_rates(group, model) for group in options.groups)
+        return found
 
     @abstractmethod
     def plan(self, pieces: Pieces, request: PlanRequest) -> Plan:
@@ -312,19 +272,19 @@ class UnlikeDegrees(Strategy):
     demands = "run replicas of unlike SP degrees side by side in one iteration"
     mixes_layouts = True
 
-    def predict(self, question: Question) -> Prediction:
+    def predict(self, options: Any, load: Load) -> dict[str, Any]:
         """Predict the seconds of each group, each with the checkpointed layers that it needs, not the longest's."""
-        *shorter, longest = question.groups
-        if question.has_model and longest.checkpoint_layers:
+        *shorter, longest = options.groups
+        if options.has_gpu_model and longest.checkpoint_layers:
             try:
-                memory = question.load("checkpointed layers").memory
+                memory = load("checkpointed layers").memory
                 least = [memory.least_checkpoint_layers(each.capacity, each.layout) for each in shorter]
             except ConfigError:  # A profile may be too short for a model.
-                return super().predict(question)
+                return super().predict(options, load)
             layers = (memory.num_layers if each is None else each for each in least)
             own = (replace(group, checkpoint_layers=each) for group, each in zip(shorter, layers, strict=True))
-            question = replace(question, groups=(*own, longest))
-        return super().predict(question)
+            options = options.model_copy(update={"groups": (*own, longest)})
+        return super().predict(options, load)
 
     def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
         """Raise ConfigError unless the largest replicas fit, and the smallest fill the rest."""
@@ -340,6 +300,20 @@ class UnlikeDegrees(Strategy):
                 f"replicas, to fill the rest; choose a multiple of {min(sizes)}, or plan with other degrees, longer "
                 "--groups or a lower --align"
             )
+
+
+def _predicted_cost(load: Load) -> Cost:
+    """Predict the cost of a micro-batch on one GPU; raise ConfigError if no model gives one."""
+    from packer_cli.plan.core.cost import Cost
+
+    profile = "--cost profile"
+    model = load(profile).cost
+    try:
+        return Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
+    except ValueError as error:
+        raise ConfigError(
+            f"{profile}: {error}; measure longer lengths with hbpack profile, or give --cost A,B"
+        ) from None
 
 
 def stage_rates(group: Group, model: GpuModel) -> Rates:

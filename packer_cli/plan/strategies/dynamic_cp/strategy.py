@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import Prediction, Question, Strategy, UnlikeDegrees
+from packer_cli.plan.strategies.protocol import Load, Strategy, UnlikeDegrees
 
 
 class _BySteps(Strategy):
@@ -46,18 +46,18 @@ class _DynamicCp(_BySteps, UnlikeDegrees):
 
     demands = "run replicas of unlike CP degrees side by side, and change them between micro-batches"
 
-    def predict(self, question: Question) -> Prediction:
+    def predict(self, options: Any, load: Load) -> dict[str, Any]:
         """Predict the seconds of each group, if they are needed.
 
         Raises:
             ConfigError: there are pipelines, which would drain between the rounds.
         """
-        if question.groups[-1].pp_size > 1:
+        if options.groups[-1].pp_size > 1:
             raise ConfigError(
                 f"--strategy {self.name} changes CP degrees between micro-batches, and plans no pipelines; leave pp "
                 "out of --parallel"
             )
-        return super().predict(question)
+        return super().predict(options, load)
 
 
 class Fcp(_DynamicCp):

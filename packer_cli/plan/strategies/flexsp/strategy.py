@@ -8,7 +8,7 @@ from typing import Any
 
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group, divisors
-from packer_cli.plan.strategies.protocol import Prediction, Question, UnlikeDegrees
+from packer_cli.plan.strategies.protocol import Load, UnlikeDegrees
 
 
 class MixedDegrees(UnlikeDegrees):
@@ -33,15 +33,15 @@ class MixedDegrees(UnlikeDegrees):
         groups += [group for group in others if group.capacity >= on_a_gpu * (group.sp_size - 1)]
         return (*sorted(groups, key=lambda group: group.sp_size), longest)
 
-    def predict(self, question: Question) -> Prediction:
+    def predict(self, options: Any, load: Load) -> dict[str, Any]:
         """Predict the seconds of each group.
 
         Leave out a group whose degree divides the longest's and has no cost, as it was not measured.
         """
-        send = question.load(f"--strategy {self.name}").cost.send
-        longest = question.groups[-1].sp_size
-        groups = (g for g in question.groups if g.sp_size in (1, longest, *send) or longest % g.sp_size)
-        return super().predict(replace(question, groups=tuple(groups)))
+        send = load(f"--strategy {self.name}").cost.send
+        longest = options.groups[-1].sp_size
+        groups = (g for g in options.groups if g.sp_size in (1, longest, *send) or longest % g.sp_size)
+        return super().predict(options.model_copy(update={"groups": tuple(groups)}), load)
 
 
 class FlexSp(MixedDegrees):

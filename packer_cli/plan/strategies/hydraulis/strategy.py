@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy
+from packer_cli.plan.strategies.protocol import Load, PlanRequest, Strategy
 
 if TYPE_CHECKING:
     from packer_cli.format.layout import Layout
@@ -42,14 +42,14 @@ class Hydraulis(Strategy):
         """Return the longest alone, whose capacity and SP degree limit the layouts."""
         return (replace(given[-1], checkpoint_layers=0),)
 
-    def predict(self, question: Question) -> Prediction:
+    def predict(self, options: Any, load: Load) -> dict[str, Any]:
         """Predict the layouts worth having, with the seconds of each."""
         from packer_cli.plan.strategies.hydraulis.candidates import find_schemes
 
-        model, longest = question.load(f"--strategy {self.name}", for_memory=True), question.groups[-1]
-        schemes = find_schemes(longest.capacity, question.num_gpus, model, question.parallel, longest.sp_size)
+        model, longest = load(f"--strategy {self.name}", for_memory=True), options.groups[-1]
+        schemes = find_schemes(longest.capacity, options.gpus, model, options.parallel, longest.sp_size)
         groups, rates = zip(*schemes, strict=True)
-        return Prediction(groups=groups, rates=rates)
+        return {"groups": groups, "group_costs": rates}
 
     def rest(self, plan: Plan, chosen: Int64Array, request: PlanRequest, epoch: int) -> Schedule:
         """Raise ConfigError: the samples of a pack are those for its pipeline in its step."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import PlanRequest, Prediction, Question, Strategy, stage_rates
+from packer_cli.plan.strategies.protocol import Load, PlanRequest, Strategy, stage_rates
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
@@ -83,32 +83,32 @@ class Wlb(Strategy):
                 "chooses; give --model and --gpu, or --profile, or one value"
             )
 
-    def predict(self, question: Question) -> Prediction:
+    def predict(self, options: Any, load: Load) -> dict[str, Any]:
         """Predict a cost of the whole replica, and the capacities to choose from, each with its seconds."""
         from packer_cli.plan.core.cost import Cost
+        from packer_cli.plan.packing import parse_packing
         from packer_cli.plan.strategies.wlb.packers import AUTO, DelayOptions
 
-        found = Prediction(groups=question.groups)
-        window, options = question.groups[-1], question.packing_options
-        delay = options if isinstance(options, DelayOptions) and question.has_model else None
+        window, found = options.groups[-1], {"groups": options.groups}
+        _, given = parse_packing(options.packing, self.packings())
+        delay = given if isinstance(given, DelayOptions) and options.has_gpu_model else None
         is_auto = delay is not None and delay.s_max == AUTO
-        if not (question.wants_cost or delay):
+        if not (options.predicts_cost or delay):
             return found
-        model = question.load(f"--strategy {self.name}", for_memory=is_auto)
+        model = load(f"--strategy {self.name}", for_memory=is_auto)
         if delay is not None:
             capacities = delay.capacities(window.capacity)
             if is_auto:
-                capacities = _capacities(window, model.memory)
-                found = replace(found, packing={"s_max": "+".join(map(str, capacities))})
-            rates = (stage_rates(replace(window, capacity=each), model) for each in capacities)
-            found = replace(found, rates=tuple(rates))
-        if not question.wants_cost:
-            return found
-        quadratic, linear, _ = stage_rates(window, model)
-        try:
-            return replace(found, cost=Cost(quadratic=quadratic, linear=linear))
-        except ValueError as error:
-            raise ConfigError(f"--cost: {error}") from None
+                capacities, text = _capacities(window, model.memory), options.packing
+                found["packing"] = f"{text}{',' if ':' in text else ':'}s_max={'+'.join(map(str, capacities))}"
+            found["group_costs"] = tuple(stage_rates(replace(window, capacity=each), model) for each in capacities)
+        if options.predicts_cost:
+            quadratic, linear, _ = stage_rates(window, model)
+            try:
+                found["cost"] = str(Cost(quadratic=quadratic, linear=linear))
+            except ValueError as error:
+                raise ConfigError(f"--cost: {error}") from None
+        return found
 
     def baseline(self, plan: Plan, request: PlanRequest) -> tuple[Pieces, PlanRequest]:
         """Return the paper's original packing: the same arrivals as they come."""
