@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from packer_cli.cli.command import Text, as_command, json_option, option
@@ -14,20 +16,12 @@ from packer_cli.remote.path import as_path
 @set_argument
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
 @set_tokenizer_option
-@option("--moved", multiple=True, metavar="OLD=NEW")
+@option("--moved", "moves", multiple=True, metavar="OLD=NEW")
 @model_options(TokenizeConfig, ["allow_skipped"])
 @json_option("set")
 @workers_option
 @engine_option
-def command(
-    folder: str,
-    inputs: tuple[str, ...],
-    tokenizer: str | None,
-    moved: tuple[str, ...],
-    allow_skipped: bool,
-    workers: str | None,
-    engine: str | None,
-) -> None:
+def command(folder: str, inputs: tuple[str, ...], workers: str | None, engine: str | None, **values: Any) -> None:
     """Add data to a packed set, with the options it was made with.
 
     OUT is the output of `hbpack pack`, with its token store; NEW are inputs as for `hbpack pack`. Only the new data is
@@ -38,7 +32,7 @@ def command(
     Run it again after a crash: it goes on, and adds nothing twice.
 
     Args:
-        moved: An input of the set, or a folder above it, is at NEW now. Its contents must be the same.
+        moves: An input of the set, or a folder above it, is at NEW now. Its contents must be the same.
 
     Examples::
 
@@ -49,7 +43,7 @@ def command(
     with make_engine(workers, engine) as running:
         from packer_cli.commands.append import run_append
 
-        run_append(as_path(folder), inputs, tokenizer, running, moved, allow_skipped)
+        run_append(as_path(folder), inputs, running, **values)
     from packer_cli.cli.print_set import print_set
     from packer_cli.commands.plan_result import read_planned
 

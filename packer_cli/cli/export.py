@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.cli.command import Text, as_command, json_option, option
-from packer_cli.cli.console import print_json, say_next
+from packer_cli.cli.console import print_json, say_next, say_share
 from packer_cli.cli.options import job_options, model_options, output_option, set_argument
 from packer_cli.commands.arguments import refuse_given
 from packer_cli.config import validate
@@ -69,7 +69,6 @@ def command(
         # The packed set itself, on the Hugging Face Hub
         hbpack export OUT --push-to-hub USER/NAME
     """
-    from packer_cli.cli.say_set import say_share
     from packer_cli.commands.engines import make_engine
     from packer_cli.commands.export import run_export
     from packer_cli.export.push import PushOptions

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from packer_cli.cli.console import print_json, print_note, print_tables, say_next, shown_command
-from packer_cli.cli.say_set import say_set
+from packer_cli.cli.console import print_json, print_note, print_tables, say_next, say_set, shown_command
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan_result import Plan
 from packer_cli.compare.outcome import PlanSimulation, savings

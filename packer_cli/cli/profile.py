@@ -54,7 +54,7 @@ def command(output: str, as_json: bool, **values: Any) -> None:
     is_first = os.environ.get("RANK", "0") == "0"
     profile = measure_profile(config, say if is_first else lambda text: None)
     if is_first:
-        from packer_cli.tables.profile import profile_tables
+        from packer_cli.tables.groups import profile_tables
 
         try:
             write_text(path, profile.model_dump_json(indent=2) + "\n")

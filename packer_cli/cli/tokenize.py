@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.cli.command import as_command, json_option
-from packer_cli.cli.console import print_json, say_next, shown_command
+from packer_cli.cli.console import print_json, say_next, say_share, shown_command
 from packer_cli.cli.options import inputs_argument, job_options, model_options, output_option
 from packer_cli.config import TokenizeConfig, validate
 from packer_cli.engine.array import ArrayIds
@@ -39,7 +39,6 @@ def command(output: str, ids: ArrayIds | None, workers: str | None, engine: str 
 
         run_tokenize(config, as_path(output), running, ids)
     found = describe_store(output)
-    from packer_cli.cli.say_set import say_share
     from packer_cli.tokens.index import TOKENS
 
     if print_json(found):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import Folder, as_command, json_option
-from packer_cli.cli.console import wants_json
+from packer_cli.cli.console import say_set, say_share, wants_json
 from packer_cli.cli.options import job_options, model_options
 from packer_cli.config import GpuConfig, WriteConfig, validate
 from packer_cli.engine.array import ArrayIds
@@ -33,7 +33,6 @@ def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str 
         hbpack write STORE --shard-size 64MiB --no-keep-tokens
     """
     config = validate(WriteConfig, values)
-    from packer_cli.cli.say_set import say_set, say_share
     from packer_cli.commands.engines import make_engine
     from packer_cli.commands.output_folder import current_manifest
     from packer_cli.commands.write import run_write

@@ -7,7 +7,6 @@
     stats.py, compare.py, groups.py, simulate.py, report.py                     study lengths and plans
     plan_store.py       a token store to a checked plan
     plan_result.py      the plan that Python gets, made in memory or read; iterations.py: its micro-batches
-    results.py          the other results that a notebook shows
     arguments.py        Python's arguments; option_types.py: their types, generated from the config models
     engines.py          the processes that commands run on
     output_folder.py    checks and locks the output folder, keeps OUT/validation in step, writes `rejected.jsonl`

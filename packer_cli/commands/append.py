@@ -50,8 +50,8 @@ class _Noted:
 def run_append(
     folder: Path,
     inputs: Sequence[str],
-    tokenizer: str | None,
     engine: Engine,
+    tokenizer: str | None = None,
     moves: Sequence[str] = (),
     allow_skipped: bool = False,
 ) -> None:

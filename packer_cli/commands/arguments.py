@@ -13,15 +13,13 @@ from pydantic import BaseModel
 
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, option_name, validate
 from packer_cli.config.fields import shown_default
-from packer_cli.errors import ConfigError, InputError, did_you_mean
+from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.plugins import Registry
 from packer_cli.remote.path import as_path
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from packer_cli.plan.core.samples import Samples
 
 StrPath = str | os.PathLike[str]
 Lengths = Union["ArrayLike", StrPath]
@@ -160,26 +158,3 @@ def one_path(inputs: Any, function: str) -> Path:
     if len(names) != 1:
         raise ConfigError(f"{function}() takes one path, got {len(names)}; pack() and compare() take several")
     return as_path(names[0])
-
-
-def samples_of(lengths: Any) -> Samples:
-    """Make samples of the given lengths.
-
-    Raises:
-        InputError: the lengths are not integers from 1 to 2^31 - 1.
-    """
-    import numpy as np
-
-    from packer_cli.commands.samples import checked_lengths
-    from packer_cli.plan.core.samples import Samples
-
-    try:
-        values = np.asarray(lengths)
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"the lengths are not one row of integers: {' '.join(str(error).split()).rstrip('.')}; give the tokens of "
-            "each sample, such as [512, 80]"
-        ) from None
-    if not values.size:
-        values = values.astype(np.int64)  # An empty list is one of floats to numpy.
-    return Samples(lengths=checked_lengths(values, "the lengths"))

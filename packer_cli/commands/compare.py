@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.commands.arguments import Inputs, corpus_of, is_paths, listed, path_names, samples_of, takes
+from packer_cli.commands.arguments import Inputs, corpus_of, listed, takes
 from packer_cli.commands.plan_store import resolve_for, say_choice
-from packer_cli.commands.results import Comparison
 from packer_cli.commands.samples import read_samples
+from packer_cli.compare import Comparison as ComparedPlans
 from packer_cli.compare import compare as compare_plans
 from packer_cli.compare.rows import Row, able_rows, default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.config import (
@@ -31,12 +31,20 @@ from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted
-from packer_cli.tables.compare import parse_sort, sort_rows
+from packer_cli.tables.compare import comparison_table, parse_sort, sort_rows
+from packer_cli.tables.table import Result, Table
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import CallOfCompare
     from packer_cli.plan.packing import PackingAlgorithm
     from packer_cli.plan.strategies.protocol import Strategy
+
+
+class Comparison(Result, ComparedPlans):
+    """Plans of the same samples: `rows`, each with its figures, or the `error` for which it has none."""
+
+    def _tables(self) -> Iterable[Table]:
+        return [comparison_table(self)]
 
 
 @takes(PlanConfig, TokenizeConfig, BoundConfig, RepeatConfig, WorkersConfig)
@@ -68,34 +76,21 @@ def compare(
     Raises:
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
-    return run_compare(
-        lengths,
-        options,
-        algorithms=listed("packing", algorithms),
-        strategies=listed("strategy", strategies),
-        sort=sort,
-    )
+    named = {"algorithms": listed("packing", algorithms), "strategies": listed("strategy", strategies)}
+    return run_compare(lengths, {**options, **named, "sort": sort})
 
 
-def run_compare(
-    lengths: Inputs,
-    options: Mapping[str, Any],
-    *,
-    algorithms: str | None,
-    strategies: str | None = None,
-    sort: str | None,
-    rules: TrainConfig | None = None,
-) -> Comparison:
+def run_compare(lengths: Inputs, options: Mapping[str, Any], rules: TrainConfig | None = None) -> Comparison:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
 
     If the options name a time model, each row's epoch time is predicted too.
 
     Args:
-        algorithms: rows, see `compare.rows`; None for the default table.
-        strategies: instead of algorithms, a row for each of these strategies.
+        options: those of `compare`; of them `algorithms` and `strategies` as text. Without `algorithms`, the rows are
+            the default ones, or one for each of the `strategies`.
         rules: simulate each row with these rules, and add HBP's baseline.
-        sort: the order of the rows, see `tables.compare`.
     """
+    algorithms, strategies, sort = map(options.get, ("algorithms", "strategies", "sort"))
     corpus, config = corpus_of(lengths, options), validate(PlanConfig, options)
     workers = validate(WorkersConfig, options).workers or default_workers()
     by_program, repeat = validate(BoundConfig, options).bound == "lp", validate(RepeatConfig, options)
@@ -110,7 +105,7 @@ def run_compare(
     if strategies is not None and (algorithms is not None or config.strategy != DEFAULT):
         other = "--strategy" if algorithms is None else "--algorithms"
         raise ConfigError(f"--strategies and {other} do not go together; give one of them")
-    read = partial(read_samples, path_names(lengths) if is_paths(lengths) else samples_of(lengths), corpus, workers)
+    read = partial(read_samples, lengths, corpus, workers)
     samples = read() if corpus is None else None
     known: TokenizeConfig | Samples | None = corpus or samples
     base, choice = resolve(config, known.unit if known else None), None

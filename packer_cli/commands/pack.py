@@ -17,8 +17,7 @@ from packer_cli.tables.table import table_of_values, tables_html
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import BoundOptions, CallOfPack
-    from packer_cli.commands.plan_result import Plan
-    from packer_cli.commands.results import Stats
+    from packer_cli.commands.plan_result import Plan, Stats
     from packer_cli.format.manifest import Manifest
 
 
@@ -57,12 +56,12 @@ def pack(
     with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
         from packer_cli.commands.output_folder import locked_output
         from packer_cli.commands.pack_corpus import pack_corpus
-        from packer_cli.commands.write import refuse_remote_index
+        from packer_cli.commands.write import refuse_index
         from packer_cli.config.resolve import require_plan  # Loads numba, 0.3 s.
 
         require_plan(plan)
         if not dry_run:
-            refuse_remote_index(write, folder)
+            refuse_index(write, folder=folder)
         with locked_output(folder):
             pack_corpus(tokenize, plan, None if dry_run else write, folder, running)
     return PackedSet(output)

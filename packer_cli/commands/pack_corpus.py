@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.commands.output_folder import APPEND_MARKER, refuse_other
 from packer_cli.commands.tokenize import CorpusStore
-from packer_cli.commands.write import refuse_index_of, write_planned
+from packer_cli.commands.write import refuse_index, write_planned
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import make_whole
@@ -47,7 +47,7 @@ def pack_corpus(
 
     write_options = write or WriteConfig()
     checked = check_options(plan, tokenize.unit)
-    refuse_index_of(tokenize.unit, write_options)
+    refuse_index(write_options, tokenize.unit)
     if plan.validation is not None:
         refuse_other(folder)
 
@@ -55,14 +55,14 @@ def pack_corpus(
         """Refuse trees before they replace the store of a set. Where there is no set, tokens stay for another plan."""
         if has_plan and part.items is not None:
             resolve(plan, "item")
-            refuse_index_of("item", write_options)
+            refuse_index(write_options, "item")
 
     has_plan = (folder / PLAN_NAME).exists()
     is_parallel = engine.workers > 1 and not has_plan
     with _kernels(checked.request) if is_parallel else nullcontext():
         index = make_whole(CorpusStore(tokenize, folder, inputs, require), engine)
     engine.release()
-    refuse_index_of(index.unit, write_options)
+    refuse_index(write_options, index.unit)
     make_plan(plan, checked, folder, folder)
     if write is not None:
         write_planned(WriteConfig(**dict(write)), folder, engine, is_pack=True)  # With its defaults, as if given.

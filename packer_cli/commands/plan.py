@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, samples_of, takes
+from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, takes
 from packer_cli.commands.output_folder import (
     config_of_plan,
     current_manifest,
@@ -30,9 +30,9 @@ from packer_cli.commands.plan_store import (
     say_choice,
     with_gpu_model,
 )
-from packer_cli.commands.samples import look_at, require_samples
+from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
-from packer_cli.config.resolve import Resolved, require_plan, resolve, validation_options
+from packer_cli.config.resolve import Resolved, require_plan, resolve
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError
@@ -74,16 +74,12 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
     Raises:
         HbpackError: an option or a length is wrong, or there is nothing to plan.
     """
-    if not is_paths(lengths):
-        if output is not None:
+    if output is not None:
+        if not is_paths(lengths):
             raise ConfigError("output: a plan is written beside the tokens of a token store, which lengths lack")
-        samples, recorded = samples_of(lengths), None
-    else:
-        source = one_path(lengths, "plan")
-        if output is not None:
-            return run_plan(options, source, as_path(output))
-        found = look_at(source)
-        samples, recorded = require_samples(found), config_of_plan(found.path)
+        return run_plan(options, one_path(lengths, "plan"), as_path(output))
+    found = find(lengths, "plan")
+    samples, recorded = require_samples(found), config_of_plan(found.path) if found.kind == "folder" else None
     if options.get("validation") is not None:
         raise ConfigError(
             "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
@@ -181,7 +177,8 @@ def make_plan(
     resolved = resolved.noting(validation=bound)
     with locked_validation(folder) as own:
         with naming(VALIDATION):
-            write_aside = _draft(validation_options(resolved), None, of_store, own)
+            aside = resolve(resolved.config.of_validation()).noting(is_validation=True)
+            write_aside = _draft(aside, None, of_store, own)
         write = _draft(resolved, choice, of_store, folder)
         with naming(VALIDATION):
             write_aside()

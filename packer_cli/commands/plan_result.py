@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +13,6 @@ import numpy as np
 from packer_cli.commands.arguments import takes
 from packer_cli.commands.plan_store import plan_cut, resolve_for
 from packer_cli.commands.rebalance import plan_in_force
-from packer_cli.commands.results import Stats
 from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, validate
 from packer_cli.config.resolve import build, require_plan
 from packer_cli.errors import ConfigError
@@ -34,16 +33,25 @@ from packer_cli.plan.figures import (
     plan_stats,
     prove_by_program,
 )
+from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.sizes import counted
-from packer_cli.tables.table import Table, cell, tables_html
+from packer_cli.tables.stats import stats_tables
+from packer_cli.tables.table import Result, Table, cell, tables_html
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from packer_cli.commands.option_types import BoundOptions
+
+
+class Stats(Result, FoundStats):
+    """The figures of lengths and of a plan."""
+
+    def _tables(self) -> Iterable[Table]:
+        return stats_tables(self)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -84,7 +84,7 @@ def plan_cut(
     request = resolved.request
     of_each = (request.strategy.sample_bytes or request.algorithm.bytes_a_sample) + _ITEM_BYTES * bool(request.limits)
     require_memory(samples.num_wanted, of_each)
-    cut = samples.cut(resolved.rule, request.seed)
+    cut = samples.cut(size_rule(resolved.config), request.seed)
     plan = build_plan(pieces_of(cut), request)
     cut.check(plan.pieces)  # The packing may have cut them.
     check_plan(plan)

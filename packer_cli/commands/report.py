@@ -8,20 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.commands.arguments import (
-    Lengths,
-    StrPath,
-    is_paths,
-    one_path,
-    plan_config_of,
-    refuse_given,
-    samples_of,
-    takes,
-)
+from packer_cli.commands.arguments import Lengths, StrPath, plan_config_of, refuse_given, takes
 from packer_cli.commands.output_folder import open_own_store
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan_result import Plan, plan_in_memory, read_planned
-from packer_cli.commands.samples import look_at, require_samples
+from packer_cli.commands.samples import find, require_samples
 from packer_cli.commands.simulate import simulate_plan
 from packer_cli.commands.stats import unplanned_stats
 from packer_cli.compare import Comparison, compare
@@ -35,7 +26,7 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
-from packer_cli.format.records import Hidden, in_json
+from packer_cli.format.records import Hidden
 from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.packing.cut import join
@@ -72,42 +63,21 @@ class Report(Result):
     """The file of the page; None if it was not written."""
     num_bytes: int | None = None
     """Size of the file."""
-
-    @property
-    @in_json
-    def next_steps(self) -> tuple[str, ...]:
-        """Next steps to try, the most important first."""
-        return self.page.next_steps
+    next_steps: tuple[str, ...]
+    """Next steps to try, the most important first."""
+    sections: tuple[Section, ...]
+    """The sections of the page."""
+    stats: FoundStats
+    """Figures, as `hbpack stats` has them."""
+    simulation: PlanSimulation | None = None
+    """Prediction, as `hbpack simulate` has it; None without predicted times."""
+    comparison: Comparison | None = None
+    """Comparison with other plans of the samples, as `hbpack compare` has it; None if the plan is not compared."""
 
     @property
     def charts(self) -> dict[str, Chart]:
         """The charts by name, in the order of the page."""
-        return {chart.name: chart for section in self.page.sections for chart in section.charts}
-
-    @property
-    @in_json
-    def sections(self) -> tuple[Section, ...]:
-        """The sections of the page."""
-        return self.page.sections
-
-    @property
-    @in_json
-    def stats(self) -> FoundStats:
-        """Figures, as `hbpack stats` has them."""
-        return self.facts.stats
-
-    @property
-    @in_json
-    def simulation(self) -> PlanSimulation | None:
-        """Prediction, as `hbpack simulate` has it; None without predicted times."""
-        planned = self.facts.planned
-        return planned.prediction.result if planned and planned.prediction else None
-
-    @property
-    @in_json
-    def comparison(self) -> Comparison | None:
-        """Comparison with other plans of the samples, as `hbpack compare` has it; None if the plan is not compared."""
-        return self.facts.planned.comparison if self.facts.planned else None
+        return {chart.name: chart for section in self.sections for chart in section.charts}
 
     def __repr__(self) -> str:
         return f"<Report on {self.page.title}: {counted(len(self.charts), 'chart')}: {', '.join(self.charts)}>"
@@ -157,7 +127,16 @@ def report(
         planned=_planned(planned, samples, gpu, rules, strategies, workers) if planned else None,
         made_from=_made_from(planned),
     )
-    found = Report(facts=facts, page=build_page(facts))
+    page, of_plan = build_page(facts), facts.planned
+    found = Report(
+        facts=facts,
+        page=page,
+        next_steps=page.next_steps,
+        sections=page.sections,
+        stats=facts.stats,
+        simulation=of_plan.prediction.result if of_plan and of_plan.prediction else None,
+        comparison=of_plan.comparison if of_plan else None,
+    )
     if output is not None:
         html = render(found.page)
         with atomic_file(Path(output)) as file:
@@ -286,20 +265,16 @@ def _subject(given: Any, config: PlanConfig | None) -> tuple[str, Plan | None, S
         if config is not None:
             raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
         return "Plan", given, given.samples or _samples_of_plan(given), ()
-    name = "Lengths" if config is None else "Plan"
-    sources: tuple[str, ...] = ()
-    if isinstance(given, PackedSet) or is_paths(given):
-        path = given.path if isinstance(given, PackedSet) else one_path(given, "report")
-        found = look_at(path)
-        name = (found.path.absolute() if isinstance(path, Path) else path).name
-        if config is None and found.has_plan:
-            plan = read_planned(found.path, check=True)
-            return name, plan, *_samples_of_set(found.path, plan)
-        samples = require_samples(found)
-        if found.store is not None:
-            sources = _names(read_index(found.store))
+    found = find(str(given.path) if isinstance(given, PackedSet) else given, "report")
+    if found.kind == "given":
+        name = "Lengths" if config is None else "Plan"
     else:
-        samples = samples_of(given)
+        name = (found.path.absolute() if isinstance(found.path, Path) else found.path).name
+    if config is None and found.has_plan:
+        plan = read_planned(found.path, check=True)
+        return name, plan, *_samples_of_set(found.path, plan)
+    samples = require_samples(found)
+    sources = () if found.store is None else _names(read_index(found.store))
     return name, None if config is None else plan_in_memory(samples, config), samples, sources
 
 

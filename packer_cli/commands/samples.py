@@ -8,13 +8,13 @@ from __future__ import annotations
 import codecs
 import re
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 
+from packer_cli.commands.arguments import Inputs, Lengths, is_paths, one_path, path_names
 from packer_cli.commands.engines import make_engine
 from packer_cli.commands.output_folder import config_of_plan, require_tokens
 from packer_cli.config import TokenizeConfig
@@ -37,11 +37,20 @@ class Found(NamedTuple):
 
     path: Path
     """The folder, where the plan or the manifest in it is named."""
-    kind: Literal["nothing", "folder", "corpus", "lengths"]
-    """The kind by a file's name: text may be lengths, and so may an array (.npy)."""
+    kind: Literal["given", "nothing", "folder", "corpus", "lengths"]
+    """The kind by a file's name: text may be lengths, and so may an array (.npy); or lengths in place of a path."""
     has_plan: bool = False
     store: Path | None = None
     """The token store: the folder itself, or a folder in it."""
+    samples: Samples | None = None
+    """Those of the lengths that were given in place of a path."""
+
+
+def find(inputs: Lengths, function: str) -> Found:
+    """Find what a function was given: lengths, or the data at one path."""
+    if is_paths(inputs):
+        return look_at(one_path(inputs, function))
+    return Found(Path(), "given", samples=samples_of(inputs))
 
 
 def look_at(path: Path) -> Found:
@@ -67,6 +76,8 @@ def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
         ConfigError: the packed set is planned already, and keeps no tokens to plan again.
         InputError: the path has nothing, or a corpus, or a file without lengths.
     """
+    if found.samples is not None:
+        return found.samples
     path, name = found.path, repr(str(found.path))
     or_corpus = ", or a corpus and its --tokenizer" if takes_corpus else ""
     if found.kind == "nothing":
@@ -88,22 +99,21 @@ def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
     raise InputError(f"{name} is not a {kinds}; name one{or_corpus}")
 
 
-def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None, workers: int | None) -> Samples:
+def read_samples(inputs: Inputs, corpus: TokenizeConfig | None, workers: int | None) -> Samples:
     """Read the samples of the inputs; a corpus (`corpus` is not None) is tokenized first.
 
     Raises:
         ConfigError: the inputs are several or none, and no corpus; or a corpus, and have lengths already.
         InputError: the input has no lengths.
     """
-    if isinstance(inputs, Samples):
-        return inputs
+    if not is_paths(inputs):
+        return samples_of(inputs)
+    names = path_names(inputs)
     if corpus is None:
-        if len(inputs) != 1:
-            raise ConfigError(
-                "several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required"
-            )
-        return require_samples(look_at(as_path(inputs[0])), takes_corpus=True)
-    for name in inputs:
+        if len(names) != 1:
+            raise ConfigError("several inputs are a corpus, which needs --tokenizer" if names else "INPUT is required")
+        return require_samples(look_at(as_path(names[0])), takes_corpus=True)
+    for name in names:
         path = as_path(name)
         if path.suffix == ".npy" or look_at(path).store is not None:
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
@@ -146,6 +156,24 @@ def read_lengths_file(path: Path) -> Int32Array:
     if not len(lengths):
         raise InputError(f"lengths file {str(path)!r} is empty; {_SAVE}")
     return lengths
+
+
+def samples_of(lengths: Any) -> Samples:
+    """Make samples of the given lengths.
+
+    Raises:
+        InputError: the lengths are not integers from 1 to 2^31 - 1.
+    """
+    try:
+        values = np.asarray(lengths)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the lengths are not one row of integers: {' '.join(str(error).split()).rstrip('.')}; give the tokens of "
+            "each sample, such as [512, 80]"
+        ) from None
+    if not values.size:
+        values = values.astype(np.int64)  # An empty list is one of floats to numpy.
+    return Samples(lengths=checked_lengths(values, "the lengths"))
 
 
 def checked_lengths(values: np.ndarray, name: str) -> Int32Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -16,10 +16,9 @@ from packer_cli.commands.arguments import (
     refuse_given,
     takes,
 )
-from packer_cli.commands.compare import run_compare
+from packer_cli.commands.compare import Comparison, run_compare
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan_result import Plan, read_planned
-from packer_cli.commands.results import Comparison, Simulation
 from packer_cli.commands.samples import look_at
 from packer_cli.compare.outcome import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
@@ -32,6 +31,8 @@ from packer_cli.remote.path import as_path
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.timeline import iterations_of_steps, timeline, trace_events
 from packer_cli.sizes import counted
+from packer_cli.tables.compare import simulation_table
+from packer_cli.tables.table import Result, Table
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ TRACE_MARK = b'{"otherData": {"made_by": "hbpack simulate'
 """The first bytes of a trace."""
 _TRACE_STEPS = 10
 _NEEDS = "--groups and --gpus"
+
+
+class Simulation(Result, PlanSimulation):
+    """A predicted epoch beside the baseline's, and what it saves."""
+
+    def _tables(self) -> Iterable[Table]:
+        return [simulation_table(self)]
 
 
 @overload
@@ -105,7 +113,7 @@ def simulate(
         raise ConfigError("--trace takes one plan; name a packed data set or a plan, and leave out --groups")
     if isinstance(plan, (Plan, PackedSet)):
         raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
-    return run_compare(plan, options, algorithms=algorithms, sort=sort or "epoch", rules=rules)
+    return run_compare(plan, {**options, "algorithms": algorithms, "sort": sort or "epoch"}, rules)
 
 
 def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:

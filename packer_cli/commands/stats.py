@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.commands.arguments import Lengths, is_paths, one_path, plan_config_of, samples_of, takes
-from packer_cli.commands.plan_result import plan_in_memory, read_planned
-from packer_cli.commands.results import Stats
-from packer_cli.commands.samples import look_at, require_samples
+from packer_cli.commands.arguments import Lengths, plan_config_of, takes
+from packer_cli.commands.plan_result import Stats, plan_in_memory, read_planned
+from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, validate
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.core.samples import Samples
@@ -31,14 +30,11 @@ def stats(lengths: Lengths, **options: Unpack[CallOfStats]) -> Stats:
         HbpackError: an option or a length is wrong, or the path holds no lengths.
     """
     bound, config = validate(BoundConfig, options).bound, plan_config_of(options)
-    if is_paths(lengths):
-        found = look_at(one_path(lengths, "stats"))
-        if config is None and found.has_plan:
-            check_plan_file(found.path / PLAN_NAME)
-            return read_planned(found.path, check=bound == "lp").stats(bound=bound)
-        samples = require_samples(found)
-    else:
-        samples = samples_of(lengths)
+    found = find(lengths, "stats")
+    if config is None and found.has_plan:
+        check_plan_file(found.path / PLAN_NAME)
+        return read_planned(found.path, check=bound == "lp").stats(bound=bound)
+    samples = require_samples(found)
     if config is None:
         return unplanned_stats(samples)
     return plan_in_memory(samples, config).stats(bound=bound)

@@ -51,24 +51,12 @@ class ArrayStatus:
     done: tuple[int, ...]
     running: tuple[Running, ...]
 
-    @property
-    @in_json
-    def num_tasks(self) -> int:
-        """Number of tasks of the array."""
-        return self.pin.num_tasks
-
-    @property
-    @in_json
-    def missing(self) -> list[int]:
-        """The tasks that are not done and, as far as locks tell, do not run."""
-        others = {*self.done, *(each.task for each in self.running)}
-        return [index for index in range(self.num_tasks) if index not in others]
-
-    @property
-    @in_json
-    def expression(self) -> str:
-        """The ids of the missing tasks, as Slurm's `--array` takes them, such as `3,7-9`."""
-        return array_expression(self.pin, self.missing)
+    num_tasks: int
+    """Number of tasks of the array."""
+    missing: list[int]
+    """The tasks that are not done and, as far as locks tell, do not run."""
+    expression: str
+    """The ids of the missing tasks, as Slurm's `--array` takes them, such as `3,7-9`."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +134,17 @@ def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder]
         for each in holders
         if each.task and each.task.stage == stage and each.task.index not in done
     )
-    array = ArrayStatus(pin=pin, done=tuple(done), running=running)
-    counts = [f"{len(done):,} of {counted(array.num_tasks, 'task')} done"]
-    others = (("running", len(running)), ("missing", len(array.missing)))
+    missing = sorted({*range(pin.num_tasks)} - {*done, *(each.task for each in running)})
+    array = ArrayStatus(
+        pin=pin,
+        done=tuple(done),
+        running=running,
+        num_tasks=pin.num_tasks,
+        missing=missing,
+        expression=array_expression(pin, missing),
+    )
+    counts = [f"{len(done):,} of {counted(pin.num_tasks, 'task')} done"]
+    others = (("running", len(running)), ("missing", len(missing)))
     counts += [f"{number:,} {what}" for what, number in others if number]
     return StageStatus(name, "unfinished", f"{', '.join(counts)}; {parts} written", array=array)
 

@@ -84,19 +84,15 @@ def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> Wri
             f"--index-only needs the token store in the folder of the set, but the plan's is "
             f"{str(store_of(folder, header))!r}; run hbpack plan there, without --output"
         )
-    refuse_index_of(header.counts.unit, options)
+    refuse_index(options, header.counts.unit)
     return options
 
 
-def refuse_index_of(unit: str | None, options: WriteConfig | WriteOptions) -> None:
-    """Raise ConfigError for `--index-only` of items, as its shards have no place for trees."""
+def refuse_index(options: WriteConfig | WriteOptions, unit: str | None = None, folder: Path | None = None) -> None:
+    """Raise ConfigError for `--index-only` of items, as its shards have no place for trees, or into remote storage."""
     if options.index_only and unit == "item":
         raise TreesError("--index-only", "has no place for shared prefixes", "leave it out")
-
-
-def refuse_remote_index(config: WriteConfig, folder: Path) -> None:
-    """Raise ConfigError for `--index-only` into remote storage."""
-    if config.index_only and is_remote(folder):
+    if options.index_only and folder is not None and is_remote(folder):
         raise ConfigError(
             f"{folder}: with --index-only the loader maps the token store into memory, so name a local folder"
         )
@@ -127,7 +123,7 @@ class _Set(Output[Manifest]):
     def make_share(self, engine: Engine, share: TaskShare) -> Manifest | None:
         """Write a task's share of the set, after a check of its share of the store: a complete set has checked all."""
         self._watch, folder = Stopwatch(), self.folder
-        refuse_remote_index(self._config, folder)
+        refuse_index(self._config, folder=folder)
         header = self._header = read_plan_header(folder / PLAN_NAME)
         require_sound(folder, header, mends=write_command(folder))
         self._store, manifest = store_of(folder, header), current_manifest(folder)

@@ -38,8 +38,6 @@ class Resolved:
     """Options as the plan's file holds them."""
     request: PlanRequest
     """Options as the strategy takes them."""
-    rule: SizeRule
-    """The limits on samples, and the fate of samples over them."""
 
     def changed(self, **changes: Any) -> Resolved:
         """Return these options with other values of some."""
@@ -297,13 +295,7 @@ def build(config: PlannedConfig, given: PlanConfig | None = None) -> Resolved:
         brought["packing"] = REGISTRY.package(algorithm.name)
     packages = {option: package for option, package in brought.items() if package is not None}
     config = config.model_copy(update={"packages": packages or None})
-    rule = SizeRule(config.groups[-1].capacity, config.overflow, request.limits)
-    return Resolved(given=given or config, config=config, request=request, rule=rule)
-
-
-def validation_options(training: Resolved) -> Resolved:
-    """Make the options that plan the samples which `--validation` sets aside."""
-    return resolve(training.config.of_validation()).noting(is_validation=True)
+    return Resolved(given=given or config, config=config, request=request)
 
 
 @contextmanager

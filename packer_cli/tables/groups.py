@@ -1,7 +1,9 @@
-"""The tables of `hbpack groups`: candidates as in HBP's tables 18 and 19, and alternatives; layouts of pipelines."""
+"""The tables of `hbpack groups`: candidates as in HBP's tables 18 and 19, alternatives, and layouts of pipelines; and
+the measurements of `hbpack profile`."""
 
 from __future__ import annotations
 
+from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.groups.auto import Candidate, FoundGroups
 from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.sizes import counted, format_tokens, four_digits
@@ -87,3 +89,38 @@ def layouts_tables(choice: LayoutChoice) -> list[Table]:
         f"{gain if len(choice.layouts) > 1 else ''}",
     )
     return [schemes, layouts]
+
+
+def profile_tables(profile: Profile) -> list[Table]:
+    """Tabulate the measured iterations, then the fitted coefficients with their errors."""
+    num_gpus = profile.num_measured or profile.num_gpus
+
+    def seconds(row: IterationRow) -> str:
+        return "out of memory" if row.out_of_memory else cell(row.seconds, "{:.4g}".format, "-")
+
+    def speed(row: IterationRow) -> str:
+        return cell(row.seconds, lambda seconds: f"{row.tokens / seconds / num_gpus:,.0f}", "-")
+
+    measured = table_of(
+        f"Iterations on {num_gpus} x {profile.gpu}, forward and backward",
+        profile.iterations,
+        {
+            "length": lambda row: f"{row.length:,}",
+            "SP": lambda row: row.sp_size,
+            "checkpointed": lambda row: row.checkpoint_layers,
+            "work / length^2": lambda row: f"{(row.work or row.length**2) / row.length**2:.3f}",
+            "seconds": seconds,
+            "tokens/s a GPU": speed,
+            "peak memory, GB": lambda row: cell(row.memory_bytes, lambda peak: f"{peak / 1e9:.3g}", "-"),
+        },
+    )
+    tables = [measured]
+    for name, unit, fit in (("Time", "s", profile.cost), ("Memory", "bytes", profile.memory)):
+        if fit is not None:
+            rows = tuple(
+                (key, f"{value:.4g}", cell(fit.errors.get(key), "{:.2g}".format, "not fitted"))
+                for key, value in fit.coefficients.items()
+            )
+            title = f"{name}, fitted: {100 * fit.mean_error:.1f} % mean error"
+            tables.append(Table(title=title, header=("", unit, "standard error"), rows=rows))
+    return tables
