@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from packer_cli.cli.console import show_progress
     from packer_cli.commands.compare import compare
     from packer_cli.commands.pack import PackedSet, pack
-    from packer_cli.commands.plan import plan
-    from packer_cli.commands.plan_result import Plan
+    from packer_cli.commands.plan import Plan, plan
     from packer_cli.commands.report import report
     from packer_cli.commands.simulate import simulate
     from packer_cli.commands.stats import stats
@@ -44,7 +43,7 @@ provide(
     __name__,
     {
         "PackedSet": "packer_cli.commands.pack",
-        "Plan": "packer_cli.commands.plan_result",
+        "Plan": "packer_cli.commands.plan",
         "compare": "packer_cli.commands.compare",
         "pack": "packer_cli.commands.pack",
         "plan": "packer_cli.commands.plan",

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 import packer_cli
 from packer_cli.commands.arguments import python_name
 from packer_cli.commands.compare import Comparison
-from packer_cli.commands.plan_result import Iteration, Iterations, MicroBatch, Stats
+from packer_cli.commands.plan import Iteration, Iterations, MicroBatch, Stats
 from packer_cli.commands.report import Report
 from packer_cli.commands.simulate import Simulation
 from packer_cli.config import (

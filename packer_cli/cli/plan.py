@@ -37,9 +37,10 @@ def command(store: str, output: str | None, **values: Any) -> None:
         hbpack plan STORE --gpus 4
     """
     folder = output or store
-    from packer_cli.commands.plan import run_plan
+    from packer_cli.commands.plan_store import run_plan
 
-    found = run_plan(values, as_path(store), as_path(folder))
+    run_plan(values, as_path(store), as_path(folder))
     from packer_cli.cli.print_set import print_set
+    from packer_cli.commands.plan import read_planned
 
-    print_set(folder, found, validate(GpuConfig, values))
+    print_set(folder, read_planned(as_path(folder)), validate(GpuConfig, values))

@@ -8,7 +8,7 @@ import click
 
 from packer_cli.cli.console import print_json, print_note, print_tables, say_next, say_set, shown_command
 from packer_cli.commands.output_folder import store_of
-from packer_cli.commands.plan_result import Plan
+from packer_cli.commands.plan import Plan
 from packer_cli.compare.outcome import PlanSimulation, savings
 from packer_cli.config import GpuConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer

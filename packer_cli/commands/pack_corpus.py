@@ -42,7 +42,7 @@ def pack_corpus(
         inputs: see `packer_cli.tokens.stage.tokenize`.
     """
     # Loads numba, 0.3 s: the folder is checked by now.
-    from packer_cli.commands.plan import check_options, make_plan
+    from packer_cli.commands.plan_store import check_options, make_plan
     from packer_cli.config.resolve import resolve
 
     write_options = write or WriteConfig()

@@ -1,36 +1,57 @@
-"""The way from a token store to a checked plan."""
+"""The way from a token store to a checked plan, `plan.arrow`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packer_cli.commands.output_folder import RejectedRecord, store_rejects
-from packer_cli.config import PlanConfig, PlannedConfig
-from packer_cli.config.resolve import Resolved, load_model, resolve, size_rule
+from packer_cli.commands.output_folder import (
+    config_of_plan,
+    current_manifest,
+    current_plan,
+    locked_output,
+    locked_validation,
+    refuse_validation,
+    removing_validation,
+    require_tokens,
+    write_rejected,
+)
+from packer_cli.commands.plan_notes import (
+    NothingToPlanError,
+    counts_of,
+    left_out,
+    piece_loss_of,
+    plan_notes,
+    refuse_overflow,
+    why_nothing,
+)
+from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
+from packer_cli.config.resolve import Resolved, load_model, require_plan, resolve, size_rule
+from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.local import available_memory
-from packer_cli.engine.progress import say
+from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError, RunError
-from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
-from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics, SampleCounts
+from packer_cli.files import fingerprint
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
+from packer_cli.format.metrics import GroupChoice
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.mixture import tokens_of_sources
 from packer_cli.plan.core.samples import Cut, Samples, require_pieces
-from packer_cli.plan.core.types import WHOLE, Int32Array, ItemPieces, PieceLoss, Pieces, Plan
+from packer_cli.plan.core.types import Int32Array, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
-from packer_cli.plan.notes import overflow_notes, reasons_lost, row_notes, why_over
 from packer_cli.plan.strategies.protocol import PlanRequest
-from packer_cli.shards.plan_file import PlanHeader
+from packer_cli.plugins import OBJECT
+from packer_cli.remote.path import relative_path
+from packer_cli.shards.manifest import is_of_plan
+from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.sizes import counted
-from packer_cli.tokens.choices import all_rejected
-from packer_cli.tokens.index import StoreIndex
+from packer_cli.startup import skip_extensions
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, read_index
 from packer_cli.tokens.samples import StoreSamples
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import open_store
 
 
 def resolve_for(
@@ -106,39 +127,6 @@ def _say_short_curriculum(plan: Plan, request: PlanRequest) -> None:
         )
 
 
-class NothingToPlanError(RunError):
-    """Error of a plan for which no sample is left."""
-
-
-def plan_store(
-    of_store: StoreSamples, resolved: Resolved, folder: Path
-) -> tuple[Plan, PieceLoss, Counts, PlanMetrics, Cut]:
-    """Plan the samples of a store that the options ask for; the errors are those of `plan_cut`.
-
-    Args:
-        folder: the folder that will hold the plan; for messages.
-
-    Returns:
-        The plan, the loss of its pieces, the records by their outcome, the plan's figures, and the samples' cut.
-    """
-    store, config, is_validation = of_store.store, resolved.config, resolved.config.is_validation
-    samples = of_store.of(config.validation, is_validation)
-
-    def pieces_of(cut: Cut) -> Pieces:
-        if cut.rule.overflow == "error" and len(cut.over):
-            _refuse_overflow(store, cut)
-        if not len(cut.pieces):
-            raise NothingToPlanError(_why_nothing(store, cut, is_validation, folder))
-        return cut.pieces
-
-    plan, cut = plan_cut(samples, resolved, pieces_of)
-    plan = predicted(plan, config)
-    weights = _piece_weights(store, plan.pieces) if store.index.columns.is_weighted else None
-    loss = PieceLoss(_piece_loss_tokens(store, samples, plan.pieces), weights)
-    counts = _counts(of_store.records_of(config), cut.counts(plan.pieces), loss)
-    return plan, loss, counts, plan_stats(plan, resolved.request, samples.sources), cut
-
-
 def with_gpu_model(resolved: Resolved, config: PlanConfig) -> Resolved:
     """Add the model that predicts steps, which the given options name, to the resolved ones.
 
@@ -174,154 +162,8 @@ def predicted(plan: Plan, config: PlannedConfig) -> Plan:
 
 
 _NO_SECONDS = "the steps get no predicted seconds"
-_BLOCK = 1 << 20
 _ITEM_BYTES = 200
 """Bytes that a plan takes for each item, besides those for a sample; measured on half a million pairs."""
-
-
-def left_out(config: PlannedConfig, of_store: StoreSamples, cut: Cut | None = None) -> Iterator[RejectedRecord]:
-    """Yield the lines of `rejected.jsonl` of a plan: rejected records, and samples of which the plan loses tokens.
-
-    The lines have the file names that the store has now. Raises FormatError if the store is damaged.
-
-    Args:
-        cut: of the samples, if it was made already.
-    """
-    yield from store_rejects(of_store.records_of(config), of_store.store.folder)
-    cut = cut or of_store.of(config.validation, config.is_validation).cut(size_rule(config), config.seed)
-    if config.overflow == "error":  # There was no plan.
-        return
-    for (file, line), (_, reason) in zip(of_store.store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
-        yield RejectedRecord(file=file, line=line, reason=reason)
-
-
-def _why_nothing(store: TokenStore, cut: Cut, is_validation: bool, folder: Path) -> str:
-    num_rejected = store.index.total("num_rejected")
-    if not len(store) and not num_rejected:
-        return "there is nothing to plan: the inputs hold no records"
-    if not len(store):
-        return f"there is nothing to plan: {all_rejected(store.index)}, see {str(folder / REJECTED_NAME)!r}"
-    if cut.chosen is not None and not len(cut.chosen):
-        return "there is nothing to plan: the weights leave out every sample; raise them"
-    what, capacity = "validation " * is_validation, cut.rule.capacity
-    if cut.rule.overflow != "drop":  # Only items are left out then.
-        return (
-            f"there is nothing to plan: all {what}items are over the largest group's {capacity}, and no cut that fits "
-            "leaves each branch a loss token; give longer --groups"
-        )
-    takes = "samples have" if store.index.unit == "sample" else "items take"
-    return (
-        f"there is nothing to plan: all {what}{takes} more than {capacity} tokens, and --overflow drop leaves "
-        "them out; give longer --groups, or another --overflow"
-    )
-
-
-def _refuse_overflow(store: TokenStore, cut: Cut) -> None:
-    file, line = next(store.locate(cut.over[:1]))
-    what = why_over(cut, int(cut.over[0]))
-    raise RunError(
-        f"{file}:{line}: {what} ({counted(len(cut.over), f'such {store.index.unit}')}); choose --overflow split, "
-        "truncate or drop"
-    )
-
-
-def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
-    weights = np.empty(len(pieces), dtype=np.float64)
-    pieces = replace(pieces, samples=pieces.sample)
-    for first in range(0, len(pieces), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        weights[block] = store.loss_of(pieces.take(block), is_weighted=True)
-    return weights
-
-
-def _piece_loss_tokens(store: TokenStore, samples: Samples, pieces: Pieces) -> Int32Array:
-    """Count the loss tokens of each piece; only the loss spans of cut samples are read."""
-    of_samples = store.num_loss_tokens()
-    if pieces.samples is None:
-        return of_samples
-    loss_tokens = of_samples[pieces.samples]
-    num_branches, of_each = pieces.num_branches, samples.num_branches
-    for first in range(0, len(pieces), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        of = pieces.samples[block]
-        is_cut = pieces.length[block] != samples.lengths[of]
-        is_cut |= num_branches[block] != of_each[of]  # An item may lack a branch that is equal to others.
-        cut = first + np.flatnonzero(is_cut)
-        if len(cut):
-            loss_tokens[cut] = store.loss_of(pieces.take(cut), is_weighted=False)
-    return loss_tokens
-
-
-def plan_notes(of_store: StoreSamples, plan: Plan, piece_loss: PieceLoss, header: PlanHeader) -> list[str]:
-    """Write notes for people on a plan: on its mixture, on what it loses, and on its rows."""
-    pieces, config, counts = plan.pieces, header.config, header.counts
-    notes = [] if config.is_validation else _share_notes(of_store, pieces)
-    notes += overflow_notes(counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens)
-    notes += [*_reference_notes(of_store.store, pieces), *row_notes(plan, config.max_path_tokens)]
-    if counts.pieces_without_loss:
-        notes.append(_without_loss(of_store.store, pieces, np.flatnonzero(piece_loss.tokens == 0)))
-    return notes
-
-
-def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) -> str:
-    """Write a note on the pieces (int64[k]) of cut samples that have no loss, with the record of the first one."""
-    has, them = ("has", "it") if len(lost) == 1 else ("have", "them")
-    sample, start = pieces.sample[lost], pieces.start[lost]
-    at = np.lexsort((start, sample))[0]
-    file, line = next(store.locate(sample[at : at + 1]))
-    which, last = "it" if len(lost) == 1 else "the first", int(start[at]) + int(pieces.length[lost[at]]) - 1
-    return (
-        f"{counted(len(lost), 'piece')} of cut samples {has} no loss tokens, so a model learns nothing from {them}; "
-        f"{which} is tokens {start[at]:,} to {last:,} of {file}:{line}; cut fewer samples with longer --groups, or "
-        "leave them out with --overflow drop"
-    )
-
-
-def _share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
-    """Write a note for people on each input with a requested number of tokens an epoch: how many an epoch has."""
-    store, inputs = of_store.store, of_store.store.index.sources
-    if all(source.tokens is None for source in inputs):
-        return []
-    sources, planned = store.sources(), np.zeros(len(inputs), dtype=np.int64)
-    for first in range(0, len(pieces), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        of_block = np.bincount(sources[pieces.sample[block]], weights=pieces.length[block], minlength=len(inputs))
-        planned += of_block.astype(np.int64)
-    held = tokens_of_sources(sources, store.lengths(), len(inputs))
-    return [
-        f"{source.name}: {got:,} tokens an epoch, {source.tokens:,} asked for; the input has {total:,}"
-        for source, got, total in zip(inputs, planned.tolist(), held.tolist(), strict=True)
-        if source.tokens is not None
-    ]
-
-
-def _reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
-    """Write a note for people on the pairs that lose a reference model's log-probabilities, since they are cut off."""
-    if not isinstance(pieces, ItemPieces):
-        return []
-    cut = np.unique(pieces.sample[pieces.trees.depth < WHOLE])
-    num_lost = int(store.have_reference(cut).sum())
-    what = "pair that is cut off loses its", "pairs that are cut off lose their"
-    return [f"{num_lost:,} {what[num_lost > 1]} {' and '.join(REFERENCE_VALUES)}"] if num_lost else []
-
-
-def _counts(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
-    """Count the records by their outcome.
-
-    Args:
-        records: the store's index, as the plan sees it.
-    """
-    return Counts(
-        **vars(of_samples),
-        records=records.total("num_samples") + records.total("num_rejected") if records.parts else of_samples.samples,
-        rejected=records.total("num_rejected"),
-        records_without_loss=records.total("num_without_loss"),
-        pieces_without_loss=int(np.count_nonzero(loss.tokens == 0)),
-        records_with_special_tokens=records.total("num_with_special"),
-        loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
-        loss_weight=None if loss.weights is None else float(loss.weights.sum()),
-        not_used=dict(records.unused) or None,
-    )
 
 
 def require_memory(num_samples: float, of_each: int) -> None:
@@ -333,3 +175,186 @@ def require_memory(num_samples: float, of_each: int) -> None:
             f"process may have {available / 2**30:,.1f} GiB; give smaller weights (PATH@WEIGHT), divide the inputs "
             "among several sets, or plan on a machine with more memory"
         )
+
+
+def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> None:
+    """Plan the token store in `source/tokens`, and write the plan to `folder`, which may be `source`.
+
+    Args:
+        options: options of `StorePlanConfig` by name; one that is None or missing is as in the plan in `source`.
+    """
+    refuse_validation(source)
+    recorded = config_of_plan(source)
+    config, given = recorded.with_options(options) if recorded else (validate(StorePlanConfig, options), None)
+    require_plan(config, given)
+    store = source / TOKENS
+    unit = read_index(store).unit if (store / INDEX_NAME).exists() else None
+    checked = check_options(config, unit, given or ())
+    if unit is None:  # For a wrong name, report the missing store, not an unusable output folder.
+        require_tokens(store)
+        read_index(store)
+    if recorded is not None and not config.has_gpu_model:
+        checked = checked.noting(gpu_model=recorded.gpu_model)
+    with locked_output(folder):
+        say_changes = partial(_say_changes, recorded, given, source) if recorded and given is not None else None
+        make_plan(config, checked, source, folder, say_changes)
+
+
+def _say_changes(recorded: PlannedConfig, given: set[str], source: Path, config: PlannedConfig) -> None:
+    """Print in a line the options that are no longer as recorded, and the other recorded ones that are no defaults."""
+    before, after = recorded.as_text(), config.as_text()
+    known = [name for name in StorePlanConfig.model_fields if name in recorded.names_given() | given]
+    changed = [name for name in known if before.get(name) != after.get(name)]
+    if changed:
+        new = [f"{option_name(name)} {after.get(name, 'none')} (was {before.get(name, 'none')})" for name in changed]
+        old = [f"{option_name(name)} {before[name]}" for name in known if name in before.keys() - given - {*changed}]
+        say(f"changed: {', '.join(new)}" + (f"; as in {source}: {', '.join(old)}" if old else ""))
+
+
+def check_options(config: PlanConfig, unit: str | None, given: Collection[str] = ()) -> Resolved:
+    """Resolve the options, to report wrong ones before any work.
+
+    Args:
+        unit, given: see `resolve`.
+
+    Raises the errors of `resolve`, and ConfigError for a strategy or packing of this process, which no later command
+    would find.
+    """
+    resolved = resolve(config, unit, given)
+    if config.has_gpu_model:
+        resolved = with_gpu_model(resolved, config)
+    for option, package in (resolved.config.packages or {}).items():
+        if package == OBJECT:
+            raise ConfigError(
+                f"{option} {getattr(config, option)!r} is {OBJECT}, and a later command could not find it, so nothing "
+                "is written with it; bring it in a package, see docs/extending.md"
+            )
+    return resolved
+
+
+def make_plan(
+    given: StorePlanConfig,
+    checked: Resolved,
+    source: Path,
+    folder: Path,
+    say_options: Callable[[PlannedConfig], None] | None = None,
+) -> None:
+    """Plan the token store in `source/tokens`, and write `folder/plan.arrow` and `folder/rejected.jsonl`.
+
+    If samples are set aside, they are planned in `folder/validation`. Where one of the two plans fails, both folders
+    stay as they are.
+
+    Args:
+        checked: the result of `check_options` for the given options.
+        say_options: called with the options when the groups are known, before the planning.
+    """
+    skip_extensions()
+    store = source / TOKENS
+    of_store = StoreSamples(open_store(store))
+    resolved, choice = checked, None
+    if not given.groups or of_store.all.unit == "item" or checked.config.max_path_tokens:
+        resolved, choice = resolve_for(given, of_store.all)
+        resolved = resolved.noting(gpu_model=checked.config.gpu_model)
+        say_choice(choice)
+    if say_options is not None:
+        say_options(resolved.config)
+    validation = resolved.config.validation
+    if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
+        write = _draft(resolved, choice, of_store, folder)
+        with removing_validation(folder):
+            write()
+        return
+    bound, num_aside = of_store.set_aside(validation)
+    resolved = resolved.noting(validation=bound)
+    with locked_validation(folder) as own:
+        with naming(VALIDATION):
+            aside = resolve(resolved.config.of_validation()).noting(is_validation=True)
+            write_aside = _draft(aside, None, of_store, own)
+        write = _draft(resolved, choice, of_store, folder)
+        with naming(VALIDATION):
+            write_aside()
+            if validation.isdigit() and num_aside > int(validation):
+                found = counted(num_aside, of_store.store.index.unit)
+                say(f"{found} instead of {int(validation):,}: equal ones stay together")
+            if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
+                say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
+        write()
+
+
+def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, folder: Path) -> Callable[[], None]:
+    """Plan one set: the samples that `resolved` asks for, for `folder`. Return a function that writes the plan."""
+    watch, store, index, config = Stopwatch(), of_store.store.folder, of_store.store.index, resolved.config
+    chosen = [asdict(choice)] if choice else []
+    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
+    there = current_plan(folder, store)
+    if there and there.fingerprint == wanted:
+        return partial(_keep_plan, there, of_store, folder)
+    samples = of_store.of(config.validation, config.is_validation)
+
+    def pieces_of(cut: Cut) -> Pieces:
+        if cut.rule.overflow == "error" and len(cut.over):
+            refuse_overflow(of_store.store, cut)
+        if not len(cut.pieces):
+            raise NothingToPlanError(why_nothing(of_store.store, cut, config.is_validation, folder))
+        return cut.pieces
+
+    try:
+        plan, cut = plan_cut(samples, resolved, pieces_of)
+    except NothingToPlanError:
+        if there is None or there.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
+            _disown_plan(folder)
+            write_rejected(folder, partial(left_out, config, of_store))
+            (folder / PLAN_NAME).unlink(missing_ok=True)
+        raise
+    plan = predicted(plan, config)
+    piece_loss = piece_loss_of(of_store.store, samples, plan.pieces)
+    header = PlanHeader(
+        fingerprint=wanted,
+        store=relative_path(store, folder),
+        store_fingerprint=index.fingerprint,
+        config=config,
+        group_choice=choice,
+        counts=counts_of(of_store.records_of(config), cut.counts(plan.pieces), piece_loss),
+        metrics=plan_stats(plan, resolved.request, samples.sources),
+    )
+    seconds = str(watch)
+
+    def write() -> None:
+        manifest = current_manifest(folder)
+        if manifest is None or not is_of_plan(manifest, header.fingerprint):
+            if manifest is not None and manifest.history:
+                warn(
+                    f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}, and this is another plan, for "
+                    f"{counted(config.gpus, 'GPU')}; run hbpack rebalance again if you need it"
+                )
+            _disown_plan(folder)
+        ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
+        write_plan(folder / PLAN_NAME, plan, piece_loss, header)
+        write_rejected(folder, partial(left_out, config, of_store, cut))
+        overall = header.metrics.overall
+        say(
+            f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
+            f"{counted(overall.num_steps, 'step')} ({seconds})"
+        )
+        for note in plan_notes(of_store, plan, piece_loss, header):
+            say(note)
+
+    return write
+
+
+def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None:
+    """Leave a plan as it is; rewrite `rejected.jsonl` if file names in it have changed, which are not in the plan."""
+    say("the plan is up to date")
+    if write_rejected(folder, partial(left_out, header.config, of_store)):
+        say(f"{REJECTED_NAME} is rewritten")
+
+
+def _disown_plan(folder: Path) -> None:
+    """Remove the manifest of the old plan before a new one replaces it; `rejected.jsonl` is written last.
+
+    The old plan, or without one its `rejected.jsonl`, stays until then: it marks the folder as hbpack's if the run is
+    killed.
+    """
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    if (folder / PLAN_NAME).exists():
+        (folder / REJECTED_NAME).unlink(missing_ok=True)

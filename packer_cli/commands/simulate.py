@@ -18,7 +18,7 @@ from packer_cli.commands.arguments import (
 )
 from packer_cli.commands.compare import Comparison, run_compare
 from packer_cli.commands.pack import PackedSet
-from packer_cli.commands.plan_result import Plan, read_planned
+from packer_cli.commands.plan import Plan, read_planned
 from packer_cli.commands.samples import look_at
 from packer_cli.compare.outcome import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate

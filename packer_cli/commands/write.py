@@ -238,7 +238,7 @@ class _Set(Output[Manifest]):
             return manifest
         named = with_names(manifest, index)
         if why is not None:
-            from packer_cli.commands.plan_store import left_out  # These load numba, which nothing else here needs.
+            from packer_cli.commands.plan_notes import left_out  # These load numba, which nothing else here needs.
             from packer_cli.tokens.samples import StoreSamples
             from packer_cli.tokens.store import open_store
 

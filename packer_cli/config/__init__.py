@@ -12,8 +12,8 @@
     gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
-from packer_cli.config.fields import AutoGroupsConfig, GpuConfig
-from packer_cli.config.messages import option_name, validate
+from packer_cli.config.fields import AutoGroupsConfig, GpuConfig, validate
+from packer_cli.config.messages import option_name
 from packer_cli.config.models import (
     BoundConfig,
     PackConfig,

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from packer_cli.config.groups import read_parallel
+from packer_cli.config.messages import say_wrong
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.format.layout import DEGREES, ONE_GPU, Layout
@@ -22,6 +23,9 @@ from packer_cli.sizes import parse_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from packer_cli.plan.strategies.protocol import PlanRequest
+
+
+M = TypeVar("M", bound=BaseModel)
 
 
 def _text_by(parse: Callable[[str], int]) -> BeforeValidator:
@@ -43,6 +47,18 @@ class Model(BaseModel):
     """Options: none may change, and none may be unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+
+
+def validate(model: type[M], values: Mapping[str, Any]) -> M:
+    """Build a model; raise a ConfigError of one line for a wrong value.
+
+    Args:
+        values: values of a command, which may have more than the model; None means that an option was not given.
+    """
+    try:
+        return model(**{name: values[name] for name in model.model_fields if values.get(name) is not None})
+    except ValidationError as error:
+        raise ConfigError(say_wrong(error)) from None
 
 
 def or_another(own: Iterable[str]) -> WithJsonSchema:

@@ -8,14 +8,12 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.core.groups import Group
-
-M = TypeVar("M", bound=BaseModel)
 
 
 class TreesError(ConfigError):
@@ -28,19 +26,7 @@ class TreesError(ConfigError):
         self.why = why
 
 
-def validate(model: type[M], values: Mapping[str, Any]) -> M:
-    """Build a model; raise a ConfigError of one line for a wrong value.
-
-    Args:
-        values: values of a command, which may have more than the model; None means that an option was not given.
-    """
-    try:
-        return model(**{name: values[name] for name in model.model_fields if values.get(name) is not None})
-    except ValidationError as error:
-        raise ConfigError(_say(error)) from None
-
-
-def _say(error: ValidationError) -> str:
+def say_wrong(error: ValidationError) -> str:
     """Write the first error in words: the option, the rule, the value."""
     first = error.errors()[0]
     place, kind, value = first["loc"], first["type"], first["input"]

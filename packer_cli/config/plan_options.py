@@ -24,9 +24,9 @@ from packer_cli.config.fields import (
     refusal,
     require_declared,
     unsupported,
+    validate,
 )
 from packer_cli.config.groups import choose_groups, parse_group, read_align, read_mapping, used_groups
-from packer_cli.config.messages import validate
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, read_path_tokens, require_aligned
@@ -332,3 +332,8 @@ class StorePlanConfig(PlanConfig):
     They go to OUT/validation, and training never sees them. A hash of a sample's tokens decides, so the choice stays
     the same when data is added, and equal samples stay together. A number takes the lowest hashes. With 0, no samples
     are set aside."""
+
+    def decisions(self) -> dict[str, Any]:
+        """Return the JSON values of everything that decides a plan; the options that chose groups do not."""
+        left_out = {*AutoGroupsConfig.model_fields, *find_strategy(self.strategy).ignores, "align"}
+        return {**self.model_dump(mode="json", exclude=left_out), "groups": [*map(vars, self.groups)]}

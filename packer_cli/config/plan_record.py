@@ -7,18 +7,15 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from packer_cli.config.fields import AutoGroupsConfig, default_of
-from packer_cli.config.messages import validate
+from packer_cli.config.fields import AutoGroupsConfig, default_of, validate
 from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.tokens import SetsAside
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.strategies.protocol import Strategy
-from packer_cli.plan.strategies.registry import STRATEGIES, find_strategy
+from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.plugins import Registry
 
-Decisions = dict[str, Any]
-"""JSON of the options that decided a plan, by their names in `PlannedConfig`."""
 RecordedModel = dict[str, Any]
 """JSON of a `packer_cli.cost.models.GpuModel` without its origin, as the release that planned wrote it."""
 _OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation")
@@ -74,11 +71,6 @@ class PlannedConfig(StorePlanConfig, SetsAside):
                 f"--{option} {name}, by which this was planned, is of {package}, which is not installed here; install "
                 "that package"
             )
-
-    def decisions(self) -> Decisions:
-        """Return the JSON values of everything that decides a plan; the options that chose groups do not."""
-        left_out = {*AutoGroupsConfig.model_fields, *find_strategy(self.strategy).ignores, "align"}
-        return {**self.model_dump(mode="json", exclude=left_out), "groups": [*map(vars, self.groups)]}
 
     def as_text(self) -> dict[str, str]:
         """Return the options that the strategy uses, as the command line takes them; none that is None."""
