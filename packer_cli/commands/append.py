@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, store_of
@@ -172,21 +173,16 @@ def _write_options(folder: Path) -> WriteOptions:
 
 
 def _tokenize_config(index: StoreIndex, sources: Sequence[Source], tokenizer: str | None) -> TokenizeConfig:
-    values = {
-        **asdict(index.options),
-        "inputs": [*map(_input_text, sources)],
-        "tokenizer": tokenizer or index.tokenizer.name,
-    }
-    return validate(TokenizeConfig, {name: value for name, value in values.items() if value is not None})
+    values = {**asdict(index.options), "tokenizer": tokenizer or index.tokenizer.name}
+    return validate(TokenizeConfig, {**values, "inputs": [*map(_input_text, sources)]})
+
+
+_IDENTITY = attrgetter("fingerprint", "chat_template_fingerprint")
 
 
 def _check_tokenizer(config: TokenizeConfig, index: StoreIndex) -> None:
     found = load_tokenizer(config.tokenizer, chat_template=config.chat_template, eos_token=config.eos_token).describe()
-    made_with = index.tokenizer
-    if (found.fingerprint, found.chat_template_fingerprint) != (
-        made_with.fingerprint,
-        made_with.chat_template_fingerprint,
-    ):
+    if _IDENTITY(found) != _IDENTITY(index.tokenizer):
         raise TokenizerError(
             f"{config.tokenizer} is not the tokenizer that the set was made with, or has changed since; name that one "
             "with --tokenizer, or run hbpack pack with all inputs"

@@ -72,13 +72,15 @@ def run_export(
         assert push is not None
         with progress_bar("Checking", unit="bytes") as progress:
             return Exported(pushed_to=push_set(push, folder, engine, progress), is_complete=True)
-    _write_export(options, folder, target, engine, ids)
+    manifest = read_manifest(folder)
+    _say_what_is_left_out(manifest, options, folder)
+    produce(Exporter(options, folder, target), engine, ids)
     listing = read_listing(target)
-    pushed_to = push_export(push, target, read_manifest(folder), listing) if push and listing else None
+    pushed_to = push_export(push, target, manifest, listing) if push and listing else None
     done = Exported(output=output, format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
     if listing is None:
         return done
-    _warn_of_shared_rows(options.format, read_manifest(folder), listing)
+    _warn_of_shared_rows(options.format, manifest, listing)
     num_files, num_bytes = count_files(listing)
     sizes: dict[str, Any] = {name: value for name, value in listing.items() if name in _SIZES}
     return replace(done, **sizes, num_files=num_files, num_bytes=num_bytes, listing=listing)
@@ -99,8 +101,7 @@ def _warn_of_shared_rows(format: str, manifest: Manifest, listing: ExportListing
         )
 
 
-def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None) -> None:
-    manifest = read_manifest(folder)
+def _say_what_is_left_out(manifest: Manifest, options: ExportConfig, folder: Path) -> None:
     if manifest.planned.sets_aside:
         say(f"{folder / VALIDATION} is a set of its own; export it with another hbpack export")
     if options.order == "use":
@@ -111,4 +112,3 @@ def _write_export(options: ExportConfig, folder: Path, output: Path, engine: Eng
                 f"epoch {epoch} is exported from step {entry.first_step} on, at which the set was rebalanced; "
                 "--order packs exports all packs"
             )
-    produce(Exporter(options, folder, output), engine, ids)
