@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import click
@@ -10,11 +11,12 @@ from packer_cli.cli.console import print_json, print_note, print_tables, say_nex
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan import Plan
 from packer_cli.compare.outcome import PlanSimulation, savings
-from packer_cli.config import GpuConfig
+from packer_cli.config import GpuConfig, TrainConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer
 from packer_cli.config.gpu_model import most_positions
 from packer_cli.config.resolve import build
 from packer_cli.engine.progress import warn
+from packer_cli.errors import UsageError
 from packer_cli.format.constants import PLAN_NAME, REJECTED_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
@@ -87,9 +89,10 @@ def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
     assert planned.header is not None
     prediction = None
     if config.has_gpu_model:  # Importing the simulator takes 0.05 s.
-        from packer_cli.commands.simulate import predict_plan
+        from packer_cli.commands.simulate import simulate_plan
 
-        prediction = predict_plan(planned, config)
+        with suppress(UsageError):  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
+            _, prediction = simulate_plan(planned, config, TrainConfig())
     _warn_of_positions(planned, config)
     _warn_of_trainer(planned, config)
     inputs = None

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packer_cli.engine.local import available_memory, default_workers
 from packer_cli.errors import ConfigError
@@ -25,6 +25,9 @@ from packer_cli.format.records import in_json
 from packer_cli.plugins import Registry
 from packer_cli.sizes import format_bytes
 from packer_cli.version import __version__
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 Subject = Literal["versions", "machine", "extras"]
 State = Literal["ok", "note", "broken"]
@@ -91,10 +94,7 @@ def _versions() -> Iterator[Check]:
     yield from map(_library, _requirements(""))
 
 
-def _library(requirement: str) -> Check:
-    from packaging.requirements import Requirement
-
-    wanted = Requirement(requirement)
+def _library(wanted: Requirement) -> Check:
     install = f"run pip install '{wanted.name}{wanted.specifier}'"
     try:
         version = importlib.metadata.version(wanted.name)
@@ -112,7 +112,7 @@ def _library(requirement: str) -> Check:
     return _found("versions", wanted.name, version)
 
 
-def _requirements(extra: str) -> list[str]:
+def _requirements(extra: str) -> list[Requirement]:
     """List the requirements of an extra for this Python, or, for an empty name, of hbpack; none without metadata."""
     from packaging.requirements import Requirement
 
@@ -124,7 +124,7 @@ def _requirements(extra: str) -> list[str]:
     here = [each for each in parsed if each.marker is None or each.marker.evaluate({"extra": extra})]
     if extra:
         here = [each for each in here if each.marker is not None and "extra" in str(each.marker)]
-    return [f"{each.name}{each.specifier}" for each in sorted(here, key=lambda each: each.name.lower())]
+    return sorted(here, key=lambda each: each.name.lower())
 
 
 def _machine(output: Path) -> Iterator[Check]:

@@ -233,11 +233,7 @@ def check_options(config: PlanConfig, unit: str | None, given: Collection[str] =
 
 
 def make_plan(
-    given: StorePlanConfig,
-    checked: Resolved,
-    source: Path,
-    folder: Path,
-    say_options: Callable[[PlannedConfig], None] | None = None,
+    given: StorePlanConfig, checked: Resolved, source: Path, folder: Path, say_options: partial[None] | None = None
 ) -> None:
     """Plan the token store in `source/tokens`, and write `folder/plan.arrow` and `folder/rejected.jsonl`.
 

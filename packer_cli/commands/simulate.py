@@ -24,7 +24,7 @@ from packer_cli.compare.outcome import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
 from packer_cli.config.gpu_model import PREDICTION, load_gpu_model
 from packer_cli.engine.progress import say
-from packer_cli.errors import ConfigError, InputError, UsageError
+from packer_cli.errors import ConfigError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.plan.core import types
 from packer_cli.remote.path import as_path
@@ -114,14 +114,6 @@ def simulate(
     if isinstance(plan, (Plan, PackedSet)):
         raise ConfigError("--groups is for making plans, and this is already planned; leave it out")
     return run_compare(plan, {**options, "algorithms": algorithms, "sort": sort or "epoch"}, rules)
-
-
-def predict_plan(plan: Plan, config: GpuConfig) -> PlanSimulation | None:
-    """Predict a plan's epoch; return None if the model that the options name cannot predict it."""
-    try:
-        return simulate_plan(plan, config, TrainConfig())[1]
-    except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
-        return None
 
 
 def simulate_plan(plan: Plan, config: GpuConfig, rules: TrainConfig) -> tuple[Simulator, PlanSimulation]:

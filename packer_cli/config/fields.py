@@ -91,6 +91,7 @@ TRAINERS: Mapping[str, frozenset[str]] = {
     "any": frozenset(ABILITIES),
 }
 """Abilities of each trainer with hbpack's sets, see docs/trainers.md."""
+_TRAINER_WORDS = (*TRAINERS, *ABILITIES)
 USUAL = "transformers"
 """The trainer that is assumed where none is named: it can do no more than any of hbpack's loops."""
 
@@ -101,11 +102,10 @@ def read_trainer(value: str) -> str:
     Raises:
         ValueError: a word is neither a name nor an ability.
     """
-    known = (*TRAINERS, *ABILITIES)
     for word in value.split(","):
-        if word not in known:
+        if word not in _TRAINER_WORDS:
             raise ValueError(
-                f"{word!r} is no trainer and nothing that one can do{did_you_mean(word, known)}; choose of "
+                f"{word!r} is no trainer and nothing that one can do{did_you_mean(word, _TRAINER_WORDS)}; choose of "
                 f"{', '.join(TRAINERS)}, and of {', '.join(ABILITIES)}"
             )
     return value
@@ -142,10 +142,6 @@ def known_gpus() -> Iterable[str]:
     return PRESETS
 
 
-def _trainers() -> Iterable[str]:
-    return (*TRAINERS, *ABILITIES)
-
-
 class GpuConfig(Model):
     """Sources of predicted time and memory: the model's shape and a GPU, or measurements."""
 
@@ -166,7 +162,9 @@ class GpuConfig(Model):
 
     docs/profile.md lists them. With --profile, only gradient_bytes and exposed_sync can be changed."""
     trainer: Annotated[
-        str | None, AfterValidator(read_trainer), Shown(Panel.GROUPS, "NAME|ABILITY[,...]", _trainers)
+        str | None,
+        AfterValidator(read_trainer),
+        Shown(Panel.GROUPS, "NAME|ABILITY[,...]", lambda: _TRAINER_WORDS),
     ] = None
     """Your trainer, such as trl or megatron, or what it can do, such as fsdp,sp,cp; by default transformers.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -51,10 +51,6 @@ It sets the defaults of other options, such as --packing and --balance."""
 Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_input_type=int | str | None)]
 
 
-def _packings() -> Iterable[str]:
-    return STRATEGIES[DEFAULT].packings()
-
-
 def _known(name: str) -> str:
     if name not in STRATEGIES:
         raise ValueError(unknown("strategy", name, packed_names()))
@@ -84,7 +80,9 @@ class PlanConfig(AutoGroupsConfig):
     your lengths, and needs --model and --gpu, or --profile."""
     gpus: Annotated[int, Shown(is_common=True)] = Field(ge=1, le=2**20)
     """Number of GPUs you train on."""
-    packing: Annotated[str, Shown(Panel.PACKING, "NAME[:OPTION=VALUE,...]", _packings)] = by_strategy("packing", "bfs")
+    packing: Annotated[
+        str, Shown(Panel.PACKING, "NAME[:OPTION=VALUE,...]", lambda: STRATEGIES[DEFAULT].packings())
+    ] = by_strategy("packing", "bfs")
     """Packing algorithm and its options, such as isf:rounds=10.
 
     docs/cli.md lists them under "Packing algorithms". For samples that share prefixes, the default is isf."""
