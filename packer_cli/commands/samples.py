@@ -43,7 +43,7 @@ class Found(NamedTuple):
     store: Path | None = None
     """The token store: the folder itself, or a folder in it."""
     samples: Samples | None = None
-    """Those of the lengths that were given in place of a path."""
+    """Samples of the lengths that were given in place of a path."""
 
 
 def find(inputs: Lengths, function: str) -> Found:
