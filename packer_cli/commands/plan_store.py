@@ -285,13 +285,14 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
     there = current_plan(folder, store)
     if there and there.fingerprint == wanted:
         return partial(_keep_plan, there, of_store, folder)
-    samples = of_store.of(config.validation, config.is_validation)
+    is_validation = config.is_validation
+    samples = of_store.of(config.validation, is_validation)
 
     def pieces_of(cut: Cut) -> Pieces:
         if cut.rule.overflow == "error" and len(cut.over):
             refuse_overflow(of_store.store, cut)
         if not len(cut.pieces):
-            raise NothingToPlanError(why_nothing(of_store.store, cut, config.is_validation, folder))
+            raise NothingToPlanError(why_nothing(of_store.store, cut, is_validation, folder))
         return cut.pieces
 
     try:

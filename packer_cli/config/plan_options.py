@@ -171,12 +171,6 @@ class PlanConfig(AutoGroupsConfig):
         return find_strategy(self.strategy)
 
     @property
-    def predicts_cost(self) -> bool:
-        """Whether the cost to even out is predicted; one of a strategy's defaults gives way to a model."""
-        gives_way = "cost" in self.planner.defaults and "cost" not in self.model_fields_set
-        return self.cost == "profile" or (gives_way and self.has_gpu_model)
-
-    @property
     def used_packing(self) -> str | None:
         """The packing; None where the strategy takes none, and packs in its own way."""
         strategy = STRATEGIES.get(self.strategy)  # None for a plan whose package is not installed here.

@@ -113,14 +113,15 @@ def _predicted(given: PlanConfig) -> PlannedConfig:
         model = load_model(given, "--model")
         for group in given.groups:
             model.cost.require_known(group.layout)
+    gives_way = "cost" in strategy.defaults and "cost" not in given.model_fields_set and given.has_gpu_model
     with strategy.blamed():
-        found = strategy.predict(given, partial(load_model, given))
+        found = strategy.predict(given, partial(load_model, given), gives_way or given.cost == "profile")
     if any(linear <= 0 for _, linear, _ in found.get("group_costs", ())):
         raise ConfigError(
             f"--strategy {given.strategy} needs the time of a token, and the rows of the profile give none besides "
             "that of attention; measure shorter lengths with hbpack profile, or give --model and --gpu"
         )
-    found["attention_pieces"] = _attention_pieces(given, found["groups"])
+    found["attention_pieces"] = _attention_pieces(given, found["groups"]) if given.profile else None
     return PlannedConfig.model_construct(given.model_fields_set, **{**dict(given), **found})
 
 
@@ -220,11 +221,11 @@ def load_model(config: PlanConfig, what: str, *, for_memory: bool = False) -> Gp
 
 def _attention_pieces(config: PlanConfig, groups: Sequence[Group]) -> tuple[tuple[int, int, float], ...] | None:
     """Read the times of attention of the profile's pieces, if `--cp-sharding` auto or static asks for them."""
-    asks_for_them = _has_cp(config.parallel, groups) and config.cp_sharding in ("auto", "static")
-    if config.profile is None or not asks_for_them:
+    if not _has_cp(config.parallel, groups) or config.cp_sharding not in ("auto", "static"):
         return None
     from packer_cli.config.gpu_model import read_profile
 
+    assert config.profile is not None
     return tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces) or None
 
 

@@ -210,18 +210,19 @@ class Strategy(ABC):
         """Return the rules of the options, with its own decisions."""
         return rules
 
-    def predict(self, options: Any, load: Load) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
         """Predict values of plan options: `groups`, `cost`, and `group_costs` for a strategy that needs a model.
 
         Args:
             options: see `without_effect`.
             load: loads the cost model for what is named, with `for_memory=True` one of which the memory is known.
+            wants_cost: whether what to even out is to be predicted, too.
 
         Raises:
             ConfigError: there is no such model, or it does not fit.
         """
         found = {"groups": options.groups}
-        if options.predicts_cost:
+        if wants_cost:
             found["cost"] = str(_predicted_cost(load))
         if "a cost model" in self.needs:
             model = load(f"--strategy {self.name}")
@@ -272,7 +273,7 @@ class UnlikeDegrees(Strategy):
     demands = "run replicas of unlike SP degrees side by side in one iteration"
     mixes_layouts = True
 
-    def predict(self, options: Any, load: Load) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
         """Predict the seconds of each group, each with the checkpointed layers that it needs, not the longest's."""
         *shorter, longest = options.groups
         if options.has_gpu_model and longest.checkpoint_layers:
@@ -280,11 +281,11 @@ class UnlikeDegrees(Strategy):
                 memory = load("checkpointed layers").memory
                 least = [memory.least_checkpoint_layers(each.capacity, each.layout) for each in shorter]
             except ConfigError:  # A profile may be too short for a model.
-                return super().predict(options, load)
+                return super().predict(options, load, wants_cost)
             layers = (memory.num_layers if each is None else each for each in least)
             own = (replace(group, checkpoint_layers=each) for group, each in zip(shorter, layers, strict=True))
             options = options.model_copy(update={"groups": (*own, longest)})
-        return super().predict(options, load)
+        return super().predict(options, load, wants_cost)
 
     def require_gpus(self, layouts: Sequence[Layout], num_gpus: int) -> None:
         """Raise ConfigError unless the largest replicas fit, and the smallest fill the rest."""

@@ -46,7 +46,7 @@ class _DynamicCp(_BySteps, UnlikeDegrees):
 
     demands = "run replicas of unlike CP degrees side by side, and change them between micro-batches"
 
-    def predict(self, options: Any, load: Load) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
         """Predict the seconds of each group, if they are needed.
 
         Raises:
@@ -57,7 +57,7 @@ class _DynamicCp(_BySteps, UnlikeDegrees):
                 f"--strategy {self.name} changes CP degrees between micro-batches, and plans no pipelines; leave pp "
                 "out of --parallel"
             )
-        return super().predict(options, load)
+        return super().predict(options, load, wants_cost)
 
 
 class Fcp(_DynamicCp):

@@ -33,7 +33,7 @@ class MixedDegrees(UnlikeDegrees):
         groups += [group for group in others if group.capacity >= on_a_gpu * (group.sp_size - 1)]
         return (*sorted(groups, key=lambda group: group.sp_size), longest)
 
-    def predict(self, options: Any, load: Load) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
         """Predict the seconds of each group.
 
         Leave out a group whose degree divides the longest's and has no cost, as it was not measured.
@@ -41,7 +41,7 @@ class MixedDegrees(UnlikeDegrees):
         send = load(f"--strategy {self.name}").cost.send
         longest = options.groups[-1].sp_size
         groups = (g for g in options.groups if g.sp_size in (1, longest, *send) or longest % g.sp_size)
-        return super().predict(options.model_copy(update={"groups": tuple(groups)}), load)
+        return super().predict(options.model_copy(update={"groups": tuple(groups)}), load, wants_cost)
 
 
 class FlexSp(MixedDegrees):

@@ -42,7 +42,7 @@ class Hydraulis(Strategy):
         """Return the longest alone, whose capacity and SP degree limit the layouts."""
         return (replace(given[-1], checkpoint_layers=0),)
 
-    def predict(self, options: Any, load: Load) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
         """Predict the layouts worth having, with the seconds of each."""
         from packer_cli.plan.strategies.hydraulis.candidates import find_schemes
 

@@ -83,7 +83,7 @@ class Wlb(Strategy):
                 "chooses; give --model and --gpu, or --profile, or one value"
             )
 
-    def predict(self, options: Any, load: Load) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
         """Predict a cost of the whole replica, and the capacities to choose from, each with its seconds."""
         from packer_cli.plan.core.cost import Cost
         from packer_cli.plan.packing import parse_packing
@@ -93,7 +93,7 @@ class Wlb(Strategy):
         _, given = parse_packing(options.packing, self.packings())
         delay = given if isinstance(given, DelayOptions) and options.has_gpu_model else None
         is_auto = delay is not None and delay.s_max == AUTO
-        if not (options.predicts_cost or delay):
+        if not (wants_cost or delay):
             return found
         model = load(f"--strategy {self.name}", for_memory=is_auto)
         if delay is not None:
@@ -102,7 +102,7 @@ class Wlb(Strategy):
                 capacities, text = _capacities(window, model.memory), options.packing
                 found["packing"] = f"{text}{',' if ':' in text else ':'}s_max={'+'.join(map(str, capacities))}"
             found["group_costs"] = tuple(stage_rates(replace(window, capacity=each), model) for each in capacities)
-        if options.predicts_cost:
+        if wants_cost:
             quadratic, linear, _ = stage_rates(window, model)
             try:
                 found["cost"] = str(Cost(quadratic=quadratic, linear=linear))
