@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.commands import output_folder, plan, rebalance
+from packer_cli.commands import output_folder, plan_store, rebalance
 from packer_cli.files import remove_folder
 from tests.cli_runner import run
 from tests.commands.conftest import GROUPS
@@ -39,7 +39,7 @@ def state(out: Path) -> dict[str, str] | None:
 class TestASetThatIsDropped:
     def test_is_not_read_beside_a_plan_that_trains_on_it(self, out, chats, pack, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(plan, "write_plan", raising(KeyboardInterrupt))
+            patch.setattr(plan_store, "write_plan", raising(KeyboardInterrupt))
             pack(out, chats, code=130)
         assert not (out / "validation/hbpack.json").exists()
         assert run(main, "write", out).code == 0  # The plan that is there sets samples aside.
