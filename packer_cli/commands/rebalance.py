@@ -12,7 +12,6 @@ import json
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from packer_cli.commands.output_folder import locked_output, locked_validation, 
 from packer_cli.commands.plan_store import predicted
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.models import RebalanceConfig
+from packer_cli.config.plan_options import Decisions
 from packer_cli.config.resolve import build, require_plan
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
@@ -210,7 +210,7 @@ def plan_in_force(folder: Path) -> Plan:
     return replace(dealt, epochs=tuple(whole))
 
 
-def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
+def _is_in_force(manifest: Manifest, stop: Stop, config: Decisions) -> bool:
     """Whether the current generation is the requested one, and training has run none of it."""
     start = (manifest.fingerprint, manifest.first_epoch, manifest.epochs[0].first_step, 0)
     wanted = (stop.fingerprint, stop.epoch, stop.step, stop.iteration)

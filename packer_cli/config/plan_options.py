@@ -48,6 +48,8 @@ _STRATEGY = f"""Planning method: {", ".join(PACKED)}; docs/strategies.md explain
 
 It sets the defaults of other options, such as --packing and --balance."""
 
+Decisions = dict[str, Any]
+"""JSON of the options that decided a plan, by their names in `PlannedConfig`."""
 Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_input_type=int | str | None)]
 
 
@@ -325,7 +327,7 @@ class StorePlanConfig(PlanConfig):
     the same when data is added, and equal samples stay together. A number takes the lowest hashes. With 0, no samples
     are set aside."""
 
-    def decisions(self) -> dict[str, Any]:
+    def decisions(self) -> Decisions:
         """Return the JSON values of everything that decides a plan; the options that chose groups do not."""
         left_out = {*AutoGroupsConfig.model_fields, *find_strategy(self.strategy).ignores, "align"}
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [*map(vars, self.groups)]}

@@ -71,6 +71,8 @@ class LayoutChoice:
     global_tokens: int
 
 
+OptionValues = dict[str, Any]
+"""Values of plan options (`PlannedConfig`) by name."""
 Load = Callable[..., "GpuModel"]
 Rates = tuple[float, float, float]
 """Seconds of a micro-batch on one pipeline stage of a replica: per squared token, per token, and constant."""
@@ -210,7 +212,7 @@ class Strategy(ABC):
         """Return the rules of the options, with its own decisions."""
         return rules
 
-    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> OptionValues:
         """Predict values of plan options: `groups`, `cost`, and `group_costs` for a strategy that needs a model.
 
         Args:
@@ -273,7 +275,7 @@ class UnlikeDegrees(Strategy):
     demands = "run replicas of unlike SP degrees side by side in one iteration"
     mixes_layouts = True
 
-    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> OptionValues:
         """Predict the seconds of each group, each with the checkpointed layers that it needs, not the longest's."""
         *shorter, longest = options.groups
         if options.has_gpu_model and longest.checkpoint_layers:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import Load, Strategy, UnlikeDegrees
+from packer_cli.plan.strategies.protocol import Load, OptionValues, Strategy, UnlikeDegrees
 
 
 class _BySteps(Strategy):
@@ -46,7 +46,7 @@ class _DynamicCp(_BySteps, UnlikeDegrees):
 
     demands = "run replicas of unlike CP degrees side by side, and change them between micro-batches"
 
-    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> OptionValues:
         """Predict the seconds of each group, if they are needed.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group, divisors
-from packer_cli.plan.strategies.protocol import Load, UnlikeDegrees
+from packer_cli.plan.strategies.protocol import Load, OptionValues, UnlikeDegrees
 
 
 class MixedDegrees(UnlikeDegrees):
@@ -33,7 +33,7 @@ class MixedDegrees(UnlikeDegrees):
         groups += [group for group in others if group.capacity >= on_a_gpu * (group.sp_size - 1)]
         return (*sorted(groups, key=lambda group: group.sp_size), longest)
 
-    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> OptionValues:
         """Predict the seconds of each group.
 
         Leave out a group whose degree divides the longest's and has no cost, as it was not measured.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import Load, PlanRequest, Strategy
+from packer_cli.plan.strategies.protocol import Load, OptionValues, PlanRequest, Strategy
 
 if TYPE_CHECKING:
     from packer_cli.format.layout import Layout
@@ -42,7 +42,7 @@ class Hydraulis(Strategy):
         """Return the longest alone, whose capacity and SP degree limit the layouts."""
         return (replace(given[-1], checkpoint_layers=0),)
 
-    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> OptionValues:
         """Predict the layouts worth having, with the seconds of each."""
         from packer_cli.plan.strategies.hydraulis.candidates import find_schemes
 

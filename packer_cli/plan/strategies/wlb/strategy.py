@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from packer_cli.errors import ConfigError
 from packer_cli.lazy import Later
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.strategies.protocol import Load, PlanRequest, Strategy, stage_rates
+from packer_cli.plan.strategies.protocol import Load, OptionValues, PlanRequest, Strategy, stage_rates
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Wlb(Strategy):
                 "chooses; give --model and --gpu, or --profile, or one value"
             )
 
-    def predict(self, options: Any, load: Load, wants_cost: bool) -> dict[str, Any]:
+    def predict(self, options: Any, load: Load, wants_cost: bool) -> OptionValues:
         """Predict a cost of the whole replica, and the capacities to choose from, each with its seconds."""
         from packer_cli.plan.core.cost import Cost
         from packer_cli.plan.packing import parse_packing
