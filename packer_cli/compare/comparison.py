@@ -277,7 +277,7 @@ def compare(
                 tasks[i] = RowTask(
                     kind=type(samples),
                     requests=tuple(replace(each, seed=each.seed + number) for each in requests),
-                    rule=rows[i].plan.rule,
+                    rule=size_rule(rows[i].plan.config),
                     folder=folder,
                     weights=samples.weights,
                     scale=_tokens(samples) / max(1, _tokens(draw)),
