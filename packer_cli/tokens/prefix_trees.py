@@ -13,6 +13,8 @@ the most.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -42,33 +44,43 @@ def make_trees(branches: Lists, items: Int64Array, share_from: int = SHARE_FROM)
     [[5, 6, 7, 6, 8], [0, 1, 3, 5], [-1, 0, 0], [1, 2]]
     """
     num_items, num_branches = len(items) - 1, len(branches.offsets) - 1
-    ids = np.empty_like(branches.values)  # What is not written to takes no memory.
-    starts = np.zeros(2 * num_branches + num_items, dtype=np.int32)
-    parents = np.empty(2 * num_branches, dtype=np.int32)
-    ends = np.empty(num_branches, dtype=np.int32)
+    made = _Made(
+        ids=np.empty_like(branches.values),  # What is not written to takes no memory.
+        starts=np.zeros(2 * num_branches + num_items, dtype=np.int32),
+        parents=np.empty(2 * num_branches, dtype=np.int32),
+        ends=np.empty(num_branches, dtype=np.int32),
+    )
     tokens, segments = (np.zeros(num_items + 1, dtype=np.int64) for _ in range(2))
-    given = read_only(branches.values), read_only(branches.offsets), read_only(items)
-    _make_trees(*given, share_from, ids, starts, parents, ends, tokens, segments)
+    given = Lists(read_only(branches.offsets), read_only(branches.values))
+    _make_trees(given, read_only(items), share_from, made, tokens, segments)
     trees = {
-        "segment_starts": Lists(segments + np.arange(num_items + 1), starts[: segments[-1] + num_items]),
-        "segment_parents": Lists(segments, parents[: segments[-1]]),
-        "branch_segments": Lists(items, ends),
+        "segment_starts": Lists(segments + np.arange(num_items + 1), made.starts[: segments[-1] + num_items]),
+        "segment_parents": Lists(segments, made.parents[: segments[-1]]),
+        "branch_segments": Lists(items, made.ends),
     }
-    return Lists(tokens, ids[: tokens[-1]]), trees
+    return Lists(tokens, made.ids[: tokens[-1]]), trees
+
+
+class _Made(NamedTuple):
+    """The lists of trees, to be written to."""
+
+    ids: NDArray[np.integer]
+    starts: Int32Array
+    parents: Int32Array
+    ends: Int32Array
+
+
+class _Item(NamedTuple):
+    """The ids of the branches of an item, and the fewest nodes that are shared."""
+
+    values: NDArray[np.integer]
+    borders: Int64Array
+    share_from: int
 
 
 @njit(cache=True, nogil=True)
 def _make_trees(
-    values: NDArray[np.integer],
-    offsets: Int64Array,
-    items: Int64Array,
-    share_from: int,
-    ids: NDArray[np.integer],
-    starts: Int32Array,
-    parents: Int32Array,
-    ends: Int32Array,
-    tokens: Int64Array,
-    segments: Int64Array,
+    branches: Lists, items: Int64Array, share_from: int, made: _Made, tokens: Int64Array, segments: Int64Array
 ) -> None:
     """Write the lists; `tokens` and `segments` are their offsets, int64[i+1]."""
     most = 1
@@ -76,78 +88,56 @@ def _make_trees(
         most = max(most, items[item + 1] - items[item])
     room, stack = np.empty((4, most), dtype=np.int64), np.empty((most, 3), dtype=np.int64)
     for item in range(len(items) - 1):
-        first = segments[item]
-        borders = offsets[items[item] : items[item + 1] + 1]
-        num_tokens, number = _make_tree(
-            values, borders, share_from, room, stack, ids[tokens[item] :], starts[first + item :], parents[first:],
-            ends[items[item] : items[item + 1]],
-        )  # fmt: skip
+        begin, end, first = items[item], items[item + 1], segments[item]
+        of = _Item(branches.values, branches.offsets[begin : end + 1], share_from)
+        own = _Made(made.ids[tokens[item] :], made.starts[first + item :], made.parents[first:], made.ends[begin:end])
+        num_tokens, number = _make_tree(of, own, room, stack)
         tokens[item + 1], segments[item + 1] = tokens[item] + num_tokens, first + number
 
 
 @njit(cache=True)
-def _make_tree(
-    values: NDArray[np.integer],
-    borders: Int64Array,
-    share_from: int,
-    room: Int64Array,
-    stack: Int64Array,
-    ids: NDArray[np.integer],
-    starts: Int32Array,
-    parents: Int32Array,
-    ends: Int32Array,
-) -> tuple[int, int]:
+def _make_tree(of: _Item, made: _Made, room: Int64Array, stack: Int64Array) -> tuple[int, int]:
     """Write the segments of an item in depth-first order, and return the numbers of tokens and of segments."""
+    values, borders, share_from = of
     link, num_tokens, number = room[0], 0, 0
     for branch in range(len(borders) - 1):
         link[branch] = branch + 1
     link[len(borders) - 2] = _NONE
-    height = _divide(values, borders, share_from, room, stack, 0, 0, 0, _NONE)
+    height = _divide(of, room, stack, 0, 0, 0, _NONE)
     while height:
         height -= 1
         one, depth, parent = stack[height]
         end, other = borders[one + 1] - borders[one], link[one]
         while other != _NONE:
-            end = _num_shared(values, borders, one, other, depth + share_from - 1, end)
+            end = _num_shared(of, one, other, depth + share_from - 1, end)
             other = link[other]
         for place in range(depth, end):
-            ids[num_tokens + place - depth] = values[borders[one] + place]
+            made.ids[num_tokens + place - depth] = values[borders[one] + place]
         num_tokens += end - depth
-        parents[number] = parent
-        starts[number + 1] = num_tokens
+        made.parents[number] = parent
+        made.starts[number + 1] = num_tokens
         if borders[one] + end == borders[one + 1]:  # Of a branch alone, or of equal ones.
             while one != _NONE:
-                ends[one] = number
+                made.ends[one] = number
                 one = link[one]
         else:
-            height = _divide(values, borders, share_from, room, stack, height, one, end, number)
+            height = _divide(of, room, stack, height, one, end, number)
         number += 1
     return num_tokens, number
 
 
 @njit(cache=True)
-def _divide(
-    values: NDArray[np.integer],
-    borders: Int64Array,
-    share_from: int,
-    room: Int64Array,
-    stack: Int64Array,
-    height: int,
-    first: int,
-    depth: int,
-    parent: int,
-) -> int:
+def _divide(of: _Item, room: Int64Array, stack: Int64Array, height: int, first: int, depth: int, parent: int) -> int:
     """Divide a list of branches, given by its first one, into those of the segments that begin at a depth.
 
     These are put on the stack, the first on top; returns its height. Below a segment, at least two are made.
     """
     link, keys, firsts, lasts = room
-    num_groups, branch = 0, first
+    num_groups, branch, end = 0, first, depth + of.share_from
     while branch != _NONE:
-        following, group, end = link[branch], 0, depth + share_from
-        key = _key(values, borders, branch, depth, share_from)
+        following, group, key = link[branch], 0, _key(of, branch, depth)
         while group < num_groups and (
-            keys[group] != key or key == _NONE or _num_shared(values, borders, firsts[group], branch, depth, end) < end
+            keys[group] != key or key == _NONE or _num_shared(of, firsts[group], branch, depth, end) < end
         ):
             group += 1
         if group < num_groups:
@@ -164,23 +154,25 @@ def _divide(
 
 
 @njit(cache=True)
-def _key(values: NDArray[np.integer], borders: Int64Array, branch: int, depth: int, share_from: int) -> int:
+def _key(of: _Item, branch: int, depth: int) -> int:
     """Make a number that is equal for branches that share a segment from a depth on, and for few others.
 
     It is that of the first token and of the last node that they must share; -1: the branch is too short for any.
     """
-    begin, last, stop = borders[branch] + depth, borders[branch] + depth + share_from - 1, borders[branch + 1]
+    begin, stop = of.borders[branch] + depth, of.borders[branch + 1]
+    last = begin + of.share_from - 1
     if last >= stop:
         return _NONE
-    after = np.int64(values[last + 1]) + 1 if last + 1 < stop else np.int64(0)
-    node = np.uint64(np.int64(values[last]) << 32 | after)
-    mixed = (node ^ np.uint64(values[begin]) << np.uint64(16)) * np.uint64(0x9E3779B97F4A7C15)
+    after = np.int64(of.values[last + 1]) + 1 if last + 1 < stop else np.int64(0)
+    node = np.uint64(np.int64(of.values[last]) << 32 | after)
+    mixed = (node ^ np.uint64(of.values[begin]) << np.uint64(16)) * np.uint64(0x9E3779B97F4A7C15)
     return int(mixed >> np.uint64(1))
 
 
 @njit(cache=True)
-def _num_shared(values: NDArray[np.integer], borders: Int64Array, one: int, other: int, depth: int, end: int) -> int:
+def _num_shared(of: _Item, one: int, other: int, depth: int, end: int) -> int:
     """Count the nodes, `end` at most, that two branches share that have the same tokens before `depth`."""
+    values, borders, _ = of
     a, b = borders[one], borders[other]
     lengths = borders[one + 1] - a, borders[other + 1] - b
     stop = min(end + 1, lengths[0], lengths[1])
