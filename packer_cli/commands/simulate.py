@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import orjson
 
-from packer_cli.commands.arguments import (
-    Inputs,
-    StrPath,
-    is_paths,
-    path_names,
-    refuse_given,
-    takes,
-)
+from packer_cli.commands.arguments import Inputs, StrPath, is_paths, path_names, refuse_given, takes
 from packer_cli.commands.compare import Comparison, run_compare
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan import Plan, read_planned

@@ -9,13 +9,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
-from packer_cli.commands.output_folder import (
-    APPEND_MARKER,
-    current_header,
-    current_manifest,
-    find_fault,
-    store_of,
-)
+from packer_cli.commands.output_folder import APPEND_MARKER, current_header, current_manifest, find_fault, store_of
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError

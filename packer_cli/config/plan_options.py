@@ -31,13 +31,7 @@ from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel, Shown
 from packer_cli.plan.core.groups import Group, read_path_tokens, require_aligned
 from packer_cli.plan.strategies.protocol import NOT_FOR_ALL, Strategy
-from packer_cli.plan.strategies.registry import (
-    DEFAULT,
-    PACKED,
-    STRATEGIES,
-    find_strategy,
-    packed_names,
-)
+from packer_cli.plan.strategies.registry import DEFAULT, PACKED, STRATEGIES, find_strategy, packed_names
 from packer_cli.plugins import unknown
 from packer_cli.sizes import format_tokens
 

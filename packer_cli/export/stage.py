@@ -24,15 +24,7 @@ from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finis
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import Job, Part, cut_parts
-from packer_cli.export.listing import (
-    NAME,
-    WORK,
-    ExportHeader,
-    ExportListing,
-    count_files,
-    read_listing,
-    read_record,
-)
+from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, count_files, read_listing, read_record
 from packer_cli.export.options import choose_groups, describe_export, is_same_export, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
