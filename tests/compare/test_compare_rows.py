@@ -19,7 +19,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.strategies.flexsp.strategy import MixedDegrees
-from packer_cli.plan.strategies.protocol import Prediction, Strategy
+from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.tables.compare import COLUMNS, parse_sort, sort_rows
 from packer_cli.tables.table import Table
@@ -99,8 +99,8 @@ def test_a_row_for_each_strategy():
 
 def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
     """Only what it plans by differs."""
-    known = Prediction(groups=tuple(map(parse_group, ("1k:1", "2k:2"))), rates=((1.0, 1.0, 1.0),) * 2)
-    monkeypatch.setattr(MixedDegrees, "predict", lambda self, question: known)
+    known = {"groups": tuple(map(parse_group, ("1k:1", "2k:2"))), "group_costs": ((1.0, 1.0, 1.0),) * 2}
+    monkeypatch.setattr(MixedDegrees, "predict", lambda *_: known)
     rows = strategy_rows("balanced,flexsp:all", config(groups="1k:1,2k:2"))
     assert names(rows) == ["balanced", "flexsp:all"]
     assert rows[0].config.groups == rows[1].config.groups
@@ -108,7 +108,7 @@ def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
 
 def test_every_strategy_that_is_named_has_a_row(monkeypatch):
     """Those that share code and options, too; a packing that plans as one of them has none."""
-    monkeypatch.setattr(Strategy, "predict", lambda self, question: Prediction(groups=question.groups))
+    monkeypatch.setattr(Strategy, "predict", lambda self, options, *_: {"groups": options.groups})
     given = ["fcp", "bytescale", "megatron", "dp-balanced", "naive", "balanced"]
     base = config(global_tokens=1 << 20, lockstep="1", model="examples/sample/model", gpu="h100")
     assert names(strategy_rows(",".join(given), base)) == given

@@ -249,7 +249,7 @@ def test_the_pad_token_is_the_given_one_or_the_sets_own(own_set: Any) -> None:
         return int(batch["input_ids"][0, -1])
 
     assert (pad(), pad(pad_token_id=0), pad(pad_token_id=9)) == (1, 0, 9)
-    own_set.edit_manifest(tokenizer={"pad_token_id": None, "eos_token_id": 2})
+    own_set.edit_manifest(tokenizer={"vocab_size": 1000, "pad_token_id": None, "eos_token_id": 2})
     assert pad() == 2
-    own_set.edit_manifest(tokenizer={})
+    own_set.edit_manifest(tokenizer={"vocab_size": 1000})
     assert pad() == 0
