@@ -38,7 +38,7 @@ GPU = ("--model", "config.json", "--gpu", "h100:flops=1e12")
 TOKENIZER = ("--tokenizer", "SAMPLE/tokenizer", "--workers", 1)
 RUNS = [
     ("set", "plan", ["plan", "store", *GROUPS, *GPU]),
-    ("set", "write", ["write", "store", "--workers", 1]),
+    ("set", "write", ["write", "out", "--workers", 1]),
     ("tokenize", "tokenize", ["tokenize", "SAMPLE/journals.jsonl", *TOKENIZER, "-o", "store"]),
     ("stats", "stats", ["stats", "out"]),
     ("stats", "stats", ["stats", "lengths.npy"]),
@@ -102,7 +102,7 @@ def test_the_next_report_predicts_what_was_predicted(words):
     plan, with_gpu = ["plan", "store", *GROUPS, "--seed", 7], f"hbpack report store {' '.join(GPU)}"
     for arguments, command in (
         ([*plan, *GPU], "hbpack write store"),
-        (["write", "store", "--workers", 1], "hbpack report store"),
+        (["write", "out", "--workers", 1], "hbpack report store"),
         ([*plan, *GPU], with_gpu),
         (["simulate", "store", *GPU, "--step-seconds", 0.5], f"{with_gpu} --step-seconds 0.5"),
     ):
