@@ -102,7 +102,7 @@ def test_the_next_report_predicts_what_was_predicted(words):
     plan, with_gpu = ["plan", "store", *GROUPS, "--seed", 7], f"hbpack report store {' '.join(GPU)}"
     for arguments, command in (
         ([*plan, *GPU], "hbpack write store"),
-        (["write", "out", "--workers", 1], "hbpack report store"),
+        (["write", "store", "--workers", 1], "hbpack report store"),
         ([*plan, *GPU], with_gpu),
         (["simulate", "store", *GPU, "--step-seconds", 0.5], f"{with_gpu} --step-seconds 0.5"),
     ):
