@@ -63,7 +63,7 @@ class SetRecords:
                 f"the token store {str(folder)!r} has changed since the plan was made; run hbpack pack again"
             )
         self._files: dict[tuple[int, str], CorpusFile] = {}
-        """By source, and by path as the store has it; those of a source are looked for when first needed."""
+        """Input files by source and by path as in the store; those files of a source that were needed."""
 
     def where(self, sample: int) -> str:
         """Return the file and line of a sample's record, for people."""

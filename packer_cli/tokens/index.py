@@ -215,7 +215,12 @@ def read_index(folder: Path) -> StoreIndex:
                 f"{str(path)!r} has format {found[0]} version {found[1]}; hbpack {__version__} reads {STORE_FORMAT} "
                 f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
             )
-        return read_record(StoreIndex, json.loads(check_json(data)))
+        index = read_record(StoreIndex, json.loads(check_json(data)))
+        for part in index.parts:
+            counts = (sum(file.num_samples for file in part.files), sum(file.num_rejected for file in part.files))
+            if counts != (part.num_samples, part.num_rejected):
+                raise ValueError(f"num_samples or num_rejected of {part.path} is not the sum of its files")
+        return index
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
     except (OSError, ValueError, AttributeError) as error:

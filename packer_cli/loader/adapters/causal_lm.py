@@ -138,7 +138,7 @@ def check_packed_rows(model: nn.Module, device: torch.device) -> None:
     """Raise ConfigError unless a packed row has the loss of its samples one by one.
 
     Runs two rows of two samples, which differ in the first of them, and both samples of one row alone, through the
-    model's own forward pass and logits. With FSDP, call it on every rank. Price: four forward passes of 24 tokens at
+    model's own forward pass and logits. With FSDP, call it on every rank. Price: five forward passes of 24 tokens at
     most. Does not change random states.
 
     Args:

@@ -284,7 +284,7 @@ def _require_exact(args: Any) -> None:
 
 
 _OF_TRL = {"SFTTrainer": PackedTrainer, "DPOTrainer": PackedDPOTrainer, "RewardTrainer": PackedRewardTrainer}
-"""By the name of TRL's class, what stands before it."""
+"""The constructor's stand-in by the name of TRL's class."""
 _UNSUITABLE = {
     "KTOTrainer": "its loss compares each sample with a mean over the micro-batch",
     "GRPOTrainer": "its samples do not exist before training",
