@@ -91,8 +91,9 @@ def check_trees(model: nn.Module, device: torch.device, make_row: Callable[..., 
         if row.brings_inputs:
             output = model(**row.given(), use_cache=False)
             found: Tensor = output.logits if hasattr(output, "logits") else output.log_probs.sum(1)
-            return found
-        return -row.run(model)[None]
+        else:
+            found = -row.run(model)[None]
+        return found
 
     check_branches(model, device, run)
 
@@ -147,9 +148,9 @@ def find_fault(
     which = f"two samples {'that share a prompt' if is_tree else 'in a row'}"
     if is_tree and not all(_change(before[sample], after[1][sample]) > _NOISE for sample in (1, 2)):
         return "other tokens in the prompt of two samples do not change both"
+    is_exact = abs(found.sum() - second.sum() - alone[0]) < _EXACT * scales[0]
     leak, most = _change(before[2], after[0][2]), _NOISE
     if not is_tree:
-        is_exact = abs(found.sum() - second.sum() - alone[0]) < _EXACT * scales[0]
         leak, most = _change(second, after_change.double()), _EXACT if is_exact else _LEAK
     if not leak <= most:
         return f"other tokens in one of {which} change the other by {100 * leak:.2g}%"
