@@ -79,7 +79,8 @@ def test_other_formats(tmp_path, suffix, name, slice_bytes):
     data = BINARY[suffix]()
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    remedy = "unpack it" if suffix == ".zip" else f"end its name in {suffix}"
+    end = suffix if suffix in (".parquet", ".arrow") else f".jsonl{suffix}"
+    remedy = "unpack it" if suffix == ".zip" or name.endswith(".gz") else f"end its name in {end}"
     why = f"the file begins as a {suffix} file does, not as JSON; {remedy}"
     assert reasons(path, slice_bytes=slice_bytes) == [f"{why}; none of its {path.stat().st_size:,} bytes are read"]
 

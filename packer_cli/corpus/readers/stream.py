@@ -30,13 +30,13 @@ JSON_SPACE = b" \t\r\n"
 MAGIC = {
     b"PAR1": ".parquet",
     b"ARROW1": ".arrow",
-    b"\x1f\x8b": ".gz",
-    b"\x28\xb5\x2f\xfd": ".zst",
-    b"BZh": ".bz2",
-    b"\xfd7zXZ\0": ".xz",
+    b"\x1f\x8b": ".jsonl.gz",
+    b"\x28\xb5\x2f\xfd": ".jsonl.zst",
+    b"BZh": ".jsonl.bz2",
+    b"\xfd7zXZ\0": ".jsonl.xz",
     b"PK\3\4": ".zip",
 }
-"""The first bytes of files that are no text -> the suffix that says so."""
+"""The first bytes of files that are no text -> the end of a name under which they are read."""
 
 
 def why_not_json(text: bytes, what: str) -> str:

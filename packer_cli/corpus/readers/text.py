@@ -153,10 +153,10 @@ def _form(file: CorpusFile) -> str:
     encoding = detect_encoding(head[:4])
     if encoding[:5] != "utf-8" and head[:64].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")[:1] in ("{", "["):
         return f"the file is {encoding[:6].upper()}; convert it to UTF-8, as with iconv -f {encoding[:6].upper()}"
-    for magic, suffix in stream.MAGIC.items():
+    for magic, end in stream.MAGIC.items():
         if head.startswith(magic):
-            what = "unpack it" if suffix == ".zip" else f"end its name in {suffix}"
-            return f"the file begins as a {suffix} file does, not as JSON; {what}"
+            what = "unpack it" if end == ".zip" or file.compression != "none" else f"end its name in {end}"
+            return f"the file begins as a {end[end.rindex('.') :]} file does, not as JSON; {what}"
     head = head.removeprefix(stream.BOM).lstrip()
     first, _, rest = head.partition(b"\n")
     if _ARRAY.match(head) and (not rest.strip() or stream.json_error(first) is not None):
