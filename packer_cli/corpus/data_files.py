@@ -168,8 +168,8 @@ def _kind_by_content(path: str, num_bytes: int) -> Kind | None:
         return None
     file = CorpusFile(0, path, "jsonl", num_bytes=num_bytes)
     begin = _head(file, 8)
-    found = next((suffix for magic, suffix in MAGIC.items() if begin.startswith(magic)), "")
-    kind = format_of(f"data{found}" if found in FORMATS else f"data.jsonl{found}")
+    end = next((end for magic, end in MAGIC.items() if begin.startswith(magic)), ".jsonl")
+    kind = format_of(f"data{end}")
     if kind and kind[0] == "jsonl" and not _num_objects(_head(file._replace(compression=kind[1]))):
         return None
     return kind
