@@ -6,7 +6,7 @@ import fcntl
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +91,15 @@ def interruptible() -> Generator[None]:
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, usual)
+
+
+@pytest.fixture
+def rows_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison plans its rows here: in a process of its own each would load its kernels anew."""
+    from packer_cli.compare import comparison
+    from packer_cli.engine.local import attempt
+
+    def run_here(function: Any, tasks: Sequence[Any], *_: object) -> Iterator[tuple[int, Any]]:
+        return ((place, attempt(function, task)) for place, task in enumerate(tasks))
+
+    monkeypatch.setattr(comparison, "run_isolated", run_here)

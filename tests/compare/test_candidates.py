@@ -20,6 +20,8 @@ from packer_cli.errors import ConfigError
 from tests.cli_runner import run
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("rows_of_this_process")
+
 GPUS = 16
 SHAPE = {"model_type": "llama", "intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8}
 STEPS = {"global_tokens": "2M"}
