@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 
+from packer_cli.cli.main import main
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.errors import HbpackError
-from tests.cli_runner import HBPACK
+from tests.cli_runner import Done, run
 
 from .helpers import read_all
 
@@ -40,8 +40,8 @@ def write(path: Path, entries: list[dict[str, object]], *, is_array: bool = Fals
     return f"@{path}"
 
 
-def hbpack(*words: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HBPACK, *map(str, words)], capture_output=True, text=True, cwd=folder)
+def hbpack(*words: object) -> Done:
+    return run(main, *words)
 
 
 @pytest.mark.parametrize("is_array", [False, True])
@@ -87,38 +87,39 @@ def test_a_file_whose_name_begins_with_at(data: Path) -> None:
     assert len(read_all("@a.jsonl")[0]) == 9
 
 
-def test_init_writes_a_list(repo: Path, data: Path, tmp_path: Path) -> None:
+def test_init_writes_a_list(repo: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.arange(1, 9, dtype=np.uint16).tofile(data / "one/ids.ds")
     np.array([3, 8], dtype=np.int64).tofile(data / "one/ids.ds.index")
     tokenizer = repo / "examples/sample/tokenizer"
     done = hbpack("init", "data", "--tokenizer", tokenizer, "--gpus", 1, "--list", "data/list.jsonl")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     entries = [json.loads(line) for line in (data / "list.jsonl").read_text().splitlines()]
     assert entries[0] == entry(data, "one/a.jsonl")
     assert [each["path"] for each in entries] == ["one/a.jsonl", "one/ids.ds", "two/b.jsonl", "two/other.jsonl"]
     assert '- "@data/list.jsonl"' in (tmp_path / "hbpack.yaml").read_text()
-    assert hbpack("init", "data", "--list", "data/list.jsonl", "--output", "b.yaml").returncode == 2
+    assert hbpack("init", "data", "--list", "data/list.jsonl", "--output", "b.yaml").code == 2
     (data / "two/new.jsonl").write_text('{"text": "new"}\n')  # Nothing to the list.
     done = hbpack("pack", "--config", "hbpack.yaml", "--workers", 1)
-    assert done.returncode == 0, done.stderr
-    assert hbpack("append", "packed", "data/two/new.jsonl", "--workers", 1).returncode == 0
+    assert done.code == 0, done.stderr
+    assert hbpack("append", "packed", "data/two/new.jsonl", "--workers", 1).code == 0
     for name in ("one/ids.ds", "two/b.jsonl"):
         content = bytearray((data / name).read_bytes())
         content[3] ^= 1
         (data / name).write_bytes(content)
         done = hbpack("tokenize", "--inputs", "data/list.jsonl", "--tokenizer", tokenizer, "--output", "S")
-        assert done.returncode == 2
+        assert done.code == 2
         assert f"data/{name}: its xxh3 is " in done.stderr
         content[3] ^= 1
         (data / name).write_bytes(content)
     words = ("--inputs", "list.jsonl", "--output", tmp_path / "S", "--json", "--config", tmp_path / "hbpack.yaml")
-    done = hbpack("tokenize", *words, folder=data)
+    monkeypatch.chdir(data)
+    done = hbpack("tokenize", *words)
     assert json.loads(done.stdout)["num_samples"] == 29, done.stderr
 
 
 def test_a_list_of_several_weights_is_refused(data: Path) -> None:
     done = hbpack("init", "data/one@2", "data/two", "--list", "list.jsonl")
-    assert (done.returncode, Path("list.jsonl").exists()) == (2, False)
+    assert (done.code, Path("list.jsonl").exists()) == (2, False)
     assert "--list list.jsonl: a list has one weight, and the inputs have several" in done.stderr
-    assert hbpack("init", "data/one@2", "data/two@2", "--list", "list.jsonl").returncode == 0
+    assert hbpack("init", "data/one@2", "data/two@2", "--list", "list.jsonl").code == 0
     assert '"@list.jsonl@2"' in Path("hbpack.yaml").read_text()

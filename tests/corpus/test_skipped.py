@@ -6,7 +6,6 @@ import bz2
 import gzip
 import json
 import lzma
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
+from packer_cli.cli.main import main
 from packer_cli.corpus.discover import discover
 from packer_cli.errors import InputError
-from tests.cli_runner import HBPACK
+from tests.cli_runner import Done, run
 
 from .helpers import read_all
 
@@ -178,8 +178,8 @@ def test_suffixes_are_counted_one_by_one(tmp_path: Path) -> None:
     assert skipped(f"{tmp_path}/*") == skipped(tmp_path)
 
 
-def hbpack(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HBPACK, *map(str, words)], capture_output=True, text=True)
+def hbpack(*words: object) -> Done:
+    return run(main, *words)
 
 
 @pytest.fixture
@@ -194,14 +194,14 @@ def data(tmp_path: Path) -> Path:
 def test_more_is_skipped_than_read(repo: Path, tmp_path: Path, data: Path) -> None:
     words = ("--tokenizer", repo / "examples/sample/tokenizer", "--workers", 1, "--output")
     done = hbpack("tokenize", data, *words, tmp_path / "A")
-    assert done.returncode == 2
+    assert done.code == 2
     assert done.stderr == (
         f"error: {data}: more of it would be skipped, 1 file of .type0 (1000 B), 1 file of .type1 (999 B), "
         "1 file of .type2 (998 B), 1 file of .type3 (997 B), 4 files of other suffixes (3.9 KiB), than read (530 B); "
         "name its files, or a pattern such as *.jsonl, or give --allow-skipped\n"
     )
     assert not (tmp_path / "A").exists()
-    assert hbpack("tokenize", f"{data}/*.jsonl", *words, tmp_path / "A").returncode == 0
+    assert hbpack("tokenize", f"{data}/*.jsonl", *words, tmp_path / "A").code == 0
     sizes = [1000 - i for i in range(8)]
     for output in ("B", "C"):
         done = hbpack("tokenize", data, *words, tmp_path / output, "--allow-skipped", "--json", "--shard", "0/1")
@@ -224,7 +224,7 @@ def test_a_set_and_a_config_say_what_was_skipped(repo: Path, tmp_path: Path, dat
     assert manifest["sources"][0]["skipped"] == expected
     new = save(tmp_path / "new/c.jsonl", lines("c", 3))
     save(tmp_path / "new/c.rec", b"x" * 999)
-    assert hbpack("append", tmp_path / "OUT", new.parent, "--workers", 1).returncode == 2
+    assert hbpack("append", tmp_path / "OUT", new.parent, "--workers", 1).code == 2
     done = hbpack("append", tmp_path / "OUT", new.parent, "--workers", 1, "--allow-skipped", "--json")
     assert [each["skipped"][0]["suffix"] for each in json.loads(done.stdout)["sources"]] == [".type0", ".rec"]
     for folder in (data, new.parent):
@@ -237,6 +237,6 @@ def test_a_set_and_a_config_say_what_was_skipped(repo: Path, tmp_path: Path, dat
 def test_a_store_without_skipped_files_lists_none(tmp_path: Path, repo: Path) -> None:
     save(tmp_path / "data/a.jsonl", lines("a"))
     words = ("--tokenizer", repo / "examples/sample/tokenizer", "--workers", 1, "--output", tmp_path / "S")
-    assert hbpack("tokenize", tmp_path / "data", *words).returncode == 0
+    assert hbpack("tokenize", tmp_path / "data", *words).code == 0
     assert json.loads((tmp_path / "S/tokens/tokens.json").read_text())["sources"][0]["skipped"] is None
     assert discover([str(tmp_path / "data")])[0][0].skipped is None
