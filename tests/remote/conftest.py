@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,9 @@ def running() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The server, which this process and its children use; retries come fast."""
+    """The server, which this process and its children use; retries, also those of its library, come fast."""
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda delay, result=None: sleep(min(delay, 0.001), result))
     monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.001)
     monkeypatch.setattr("packer_cli.remote.system._systems", {})
