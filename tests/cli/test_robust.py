@@ -231,9 +231,14 @@ def gone(processes):
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("moment", "number", "code", "word"),
+    [
+        ("workers start", signal.SIGTERM, 143, "terminated"),
+        ("parts come", signal.SIGINT, 130, "interrupted"),
+        pytest.param("workers start", signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
+        pytest.param("parts come", signal.SIGTERM, 143, "terminated", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("moment", ["workers start", "parts come"])
 @pytest.mark.usefixtures("interruptible")
 def test_a_signal_ends_all_at_once_and_the_next_run_goes_on(
     pack, big, whole, tokenizer, tmp_path, moment, number, code, word
@@ -302,13 +307,12 @@ def on_a_terminal(command, **environment):
     return seen.decode()
 
 
-def test_a_terminal_sees_progress_and_a_file_does_not(sample, tokenizer, tmp_path):
+def test_a_terminal_sees_progress_and_a_file_does_not(pack, sample, tokenizer, tmp_path):
     command = [*HBPACK, "pack", sample / "chats.jsonl", "--tokenizer", tokenizer, *GROUPS, "--workers", 1, "--output"]
-    command = list(map(str, command))
-    seen = on_a_terminal([*command, str(tmp_path / "seen")])
+    seen = on_a_terminal(list(map(str, [*command, tmp_path / "seen"])))
     assert "Tokenizing" in seen
     assert "\x1b[" in seen
-    quiet = subprocess.run([*command, str(tmp_path / "quiet")], capture_output=True, text=True, check=True)
+    quiet = pack(sample / "chats.jsonl", output=tmp_path / "quiet")
     assert [line.split()[0] for line in quiet.stderr.splitlines()] == [
         *("tokenizer", "template", "loss", "EOS", "tokenized", "every", "planned", "wrote")
     ]

@@ -62,14 +62,28 @@ def folder(packed, sample, tokenizer, tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
-def test_only_results_are_on_stdout(name, folder):
-    """Solvers and other libraries in C print past `sys.stdout`."""
+PROCESSES = ("doctor", "plan", "profile", "compare", "stats")
+"""Commands in which solvers and other libraries in C print past `sys.stdout`."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in PROCESSES else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
+)
+def test_only_results_are_on_stdout_of_a_process(name, folder):
     done = subprocess.run(
         [*HBPACK, name, *COMMANDS[name].split(), "--json"], cwd=folder, capture_output=True, text=True
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", sorted(set(cli.list_commands(click.Context(cli))).difference(PROCESSES)))
+def test_only_results_are_on_stdout(name, folder, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    done = run(main, name, *COMMANDS[name].split(), "--json")
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)
+    assert capfd.readouterr().out == "", "printed past sys.stdout"
 
 
 def test_python_functions_print_nothing(folder):
