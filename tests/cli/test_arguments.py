@@ -62,6 +62,7 @@ def long_lengths(tmp_path_factory):
     return path
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 @pytest.mark.parametrize(
     ("overflow", "counts", "note"),
     [

@@ -50,6 +50,7 @@ def test_groups_add_up(hbpack, lengths):
         assert stats[key] | {"packs_lower_bound": 0} == without[key] | {"packs_lower_bound": 0}
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_compare(hbpack, lengths):
     rows = ("--algorithms", "bfd,ffd@longest")
     done = hbpack("compare", lengths, *TWO, *rows, "--bound", "lp", "--json")

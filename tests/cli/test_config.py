@@ -174,7 +174,14 @@ def test_the_other_commands_take_files_too(hbpack, pack, config, chats, tmp_path
     )
 
 
-@pytest.mark.parametrize("groups", ["1k:1,8k:4", "[1k:1, 8k:4]", "[{capacity: 1k}, {capacity: 8k, sp_size: 4}]"])
+@pytest.mark.usefixtures("rows_of_this_process")
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "[{capacity: 1k}, {capacity: 8k, sp_size: 4}]",
+        *(pytest.param(text, marks=pytest.mark.slow) for text in ("1k:1,8k:4", "[1k:1, 8k:4]")),
+    ],
+)
 def test_one_file_serves_all_commands(hbpack, config, chats, tokenizer, tmp_path, groups):
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
     path = config(

@@ -84,6 +84,7 @@ def test_stats_tell_the_balance_of_the_cost_and_its_bound(hbpack, lengths):
     assert "CBR" not in hbpack("stats", lengths, *GROUPS).stdout
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_compare_by_a_cost(hbpack, lengths):
     rows = (*GROUPS, "--algorithms", "bfs,bfs/none,isf/sort")
     done = hbpack("compare", lengths, *rows, "--cost", "2,49152", "--sort", "cbr", "--columns", "all")

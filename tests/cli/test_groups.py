@@ -174,6 +174,7 @@ def test_what_does_not_fit(hbpack, lengths, model):
     assert json.loads(done.stdout)["longest"] == int(most)
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_stats_and_compare_choose_too(hbpack, lengths, auto):
     done = hbpack("stats", lengths, *auto, "--json")
     stats = json.loads(done.stdout)

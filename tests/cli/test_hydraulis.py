@@ -160,6 +160,7 @@ def test_groups_refuses_what_layouts_do_not_have(hbpack, lengths, planned, optio
     )
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_compare_plans_it_beside_the_others(hbpack, lengths, planned):
     options = (*planned[2:], "--groups", "8k:2", *STEPS, "--strategies", "balanced,hydraulis", "--workers", 1)
     found = json.loads(hbpack("compare", lengths, *options, "--json").stdout)

@@ -122,6 +122,7 @@ def test_pipelines_wait_for_their_longest_micro_batch(hbpack, pack, chats, sampl
     assert piped["split"]["constant"] == 0  # No weights are gathered.
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_strategies_are_those_of_compare_the_fastest_first(hbpack, lengths, gpu):
     rows = ("--algorithms", "bfs,isf/none,sorted")
     result = simulated(hbpack, lengths, *GROUPS, *gpu, *rows)
@@ -146,6 +147,7 @@ def test_strategies_are_those_of_compare_the_fastest_first(hbpack, lengths, gpu)
     assert [row["name"] for row in slowest] == names[::-1]
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_the_baseline_among_the_rows_is_not_planned_twice(hbpack, lengths, gpu):
     one_group = ("--groups", "8k:4", "--gpus", 8, "--packing", "isf", "--balance", "none")
     result = simulated(hbpack, lengths, *one_group, *gpu, "--algorithms", "isf,bfd")
@@ -158,6 +160,7 @@ def test_the_baseline_among_the_rows_is_not_planned_twice(hbpack, lengths, gpu):
     }
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_compare_shows_predicted_times_where_it_has_a_model(hbpack, lengths, gpu):
     arguments = ("compare", lengths, *GROUPS, "--algorithms", "bfs,isf/none@longest")
     with_times = hbpack(*arguments, *gpu, "--sort", "epoch", "--columns", "all").stdout

@@ -178,6 +178,7 @@ def test_reports_say_that_samples_are_items(source, tmp_path):
     assert "does not see what comes before it" not in pages[0]  # A piece of a conversation repeats its history.
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
     caplog.set_level("INFO", "hbpack")
     found = packer_cli.compare(source, strategies="all", **OPTIONS)
@@ -187,6 +188,7 @@ def test_compare_leaves_out_what_packs_flat_samples_alone(source, caplog):
     assert caplog.text.count("left out") == 1
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_compare_names_trees_before_other_reasons(source, caplog):
     """flexsp lacks a profile and wlb --global-tokens, but giving them would not help."""
     caplog.set_level("INFO", "hbpack")
@@ -197,6 +199,7 @@ def test_compare_names_trees_before_other_reasons(source, caplog):
         packer_cli.compare(source, strategies="flexsp:all,wlb", **OPTIONS)
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_compare_leaves_out_packings_of_flat_samples(source, caplog):
     caplog.set_level("INFO", "hbpack")
     found = packer_cli.compare(source, algorithms="bfd,wrap,decompose,padded", **OPTIONS)
@@ -209,6 +212,7 @@ def test_compare_leaves_out_packings_of_flat_samples(source, caplog):
         packer_cli.compare(source, algorithms="wrap", **OPTIONS)
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 @pytest.mark.parametrize(("options", "own"), [({}, "isf"), ({"packing": "bfs"}, "bfs")])
 def test_compare_takes_the_packing_of_items(source, options, own):
     found = packer_cli.compare(source, algorithms="/none,bfs,isf", **options, **OPTIONS)

@@ -199,6 +199,7 @@ def test_show_draws_the_branches_of_every_item(packed: Path, corpus: Path) -> No
     assert seen == verify(packed)["checked"]["items"]
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_commands_that_plan_and_report(packed: Path, tmp_path: Path) -> None:
     assert hbpack("stats", packed).code == 0
     done = hbpack("report", packed, "--output", tmp_path / "page.html", "--strategies", "naive")
