@@ -19,7 +19,7 @@ from packer_cli.config.resolve import Resolved, resolve
 from packer_cli.errors import ConfigError, HbpackError, PlanError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.figures import baseline_of, plan_stats
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing

@@ -17,7 +17,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.analytic import analytic_model, parse_gpu
 from packer_cli.cost.shape import ModelShape
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, simulate
 

@@ -12,7 +12,7 @@ import pytest
 
 from packer_cli.engine.sink import make_room, write_range
 from packer_cli.errors import OutputError, RunError
-from packer_cli.folders import LOCK_NAME, TaskLock, add_note, hold_folder, lock_folder
+from packer_cli.folder_lock import LOCK_NAME, TaskLock, add_note, hold_folder, lock_folder
 from tests.cli_runner import HBPACK
 
 
@@ -46,7 +46,7 @@ def test_entries_decide_whose_a_folder_is(tmp_path):
 
 
 def test_another_run_is_refused(tmp_path):
-    other = "import pathlib, packer_cli.folders as f\nwith f.hold_folder(pathlib.Path('.'), lambda names: True): pass"
+    other = "from packer_cli.folder_lock import *\nwith hold_folder(Path('.'), lambda names: True): pass"
     command = [sys.executable, "-c", other]
     with hold_folder(tmp_path, theirs):
         (tmp_path / "file").touch()

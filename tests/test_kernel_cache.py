@@ -121,7 +121,7 @@ from numba.core.dispatcher import Dispatcher
 from packer_cli.config import PlanConfig, validate
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.config.resolve import resolve
 from packer_cli.plan.warming import kernel_shares
 from packer_cli.plan.figures import plan_stats

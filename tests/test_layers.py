@@ -42,7 +42,7 @@ ORDER = [
     ["plugins", "remote"],
     ["format"],
     ["files", "cost", "corpus"],
-    ["folders"],
+    ["folder_lock"],
     ["engine", "plan", "loader"],
     ["strategy"],
     ["config"],

@@ -87,7 +87,7 @@ def _is_profile(path: Path) -> bool:
 
 def _require_fits(output: str, profile: Profile) -> None:
     """Raise now the error that a command given this file would raise. The file stays, since its rows are useful."""
-    from packer_cli.cost.measured import measured_model
+    from packer_cli.cost.fit_profile import measured_model
 
     try:
         measured_model(profile)

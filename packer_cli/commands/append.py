@@ -23,7 +23,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError, TokenizerError
 from packer_cli.files import write_json
-from packer_cli.folders import entries_to_write
+from packer_cli.folder_lock import entries_to_write
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import WriteOptions
 from packer_cli.format.records import json_values, read_record
@@ -31,8 +31,8 @@ from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import counted
-from packer_cli.tokens.cutting import Cut
 from packer_cli.tokens.index import TOKENS, StoreIndex, StoreSource, read_index
+from packer_cli.tokens.input_slices import Cut
 from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 

@@ -27,7 +27,7 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import GroupChoice
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.strategies.registry import DEFAULT
 from packer_cli.simulate.figures import Simulator
 from packer_cli.sizes import counted

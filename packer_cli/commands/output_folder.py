@@ -8,11 +8,9 @@ validation set, too.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -20,9 +18,9 @@ from packer_cli.config import PlannedConfig, validate
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
-from packer_cli.files import atomic_file, holds, intact_or_none, remove_folder
-from packer_cli.folders import TaskLock, entries_of, hold_folder
-from packer_cli.format.checksums import find_damage, inside
+from packer_cli.files import intact_or_none, remove_folder
+from packer_cli.folder_lock import TaskLock, entries_of, hold_folder
+from packer_cli.format.checksums import inside
 from packer_cli.format.constants import (
     MANIFEST_NAME,
     PLAN_NAME,
@@ -37,7 +35,7 @@ from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index, remedy
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore, open_store
 
 APPEND_MARKER = ".append.json"
@@ -196,9 +194,6 @@ def config_of_plan(folder: Path) -> PlannedConfig | None:
     return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
 
 
-_FOLDERS = ("shards", "ranks", SHARD_MARKERS)
-
-
 @contextmanager
 def locked_validation(folder: Path, *, has_plan: bool = False) -> Iterator[Path]:
     """Lock the folder of the validation set of an output folder while the block runs.
@@ -249,7 +244,7 @@ def removing_validation(folder: Path) -> Iterator[None]:
     with locked_validation(folder):
         (own / MANIFEST_NAME).unlink(missing_ok=True)
         yield
-        for name in _FOLDERS:
+        for name in ("shards", "ranks", SHARD_MARKERS):
             remove_folder(own / name)
         for name in (REJECTED_NAME, PLAN_NAME):
             (own / name).unlink(missing_ok=True)
@@ -308,58 +303,3 @@ def require_sound(folder: Path, training: PlanHeader, *, mends: str = "") -> Non
     fault = find_fault(folder, training)
     if fault is not None and fault.remedy != mends:
         raise FormatError(f"{str(folder / VALIDATION)!r}: {fault.what}; run {fault.remedy}")
-
-
-class RejectedRecord(NamedTuple):
-    """A record that was left out, or cut."""
-
-    file: str
-    """The file, as the user named it."""
-    line: int
-    reason: str
-
-
-def write_rejected(folder: Path, entries: Callable[[], Iterable[RejectedRecord]]) -> bool:
-    """Write `rejected.jsonl` unless it already holds these lines; return whether it was written.
-
-    Args:
-        entries: makes the lines; called twice.
-
-    Raises:
-        FormatError: the token store is damaged.
-    """
-    path = folder / REJECTED_NAME
-    if holds(path, map(_line, entries())):
-        return False
-    with atomic_file(path) as file:
-        for line in map(_line, entries()):
-            file.write(line)
-    return True
-
-
-def store_rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
-    """Yield the records that were rejected when a store was made.
-
-    Price: reading each file of them twice, as it is checked first.
-
-    Raises:
-        FormatError: the store is damaged.
-    """
-    for part in index.parts:
-        if part.rejects_xxh3 is None:
-            continue
-        path = store / part.rejects_name
-        why = find_damage(path, None, part.rejects_xxh3, INDEX_NAME)
-        if why is not None:
-            raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
-        names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
-        with path.open(encoding="utf-8", newline="\n") as lines:
-            for name, line in zip(names, lines, strict=True):
-                yield RejectedRecord(file=name, **json.loads(line))
-
-
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.
-
-
-def _line(entry: RejectedRecord) -> bytes:
-    return (_encode(entry._asdict()) + "\n").encode("utf-8", "backslashreplace")

@@ -23,8 +23,8 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.plan.core import types
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import FILLER, Int32Array, Int64Array
 from packer_cli.plan.figures import (
     Baseline,

@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.commands.output_folder import RejectedRecord, store_rejects
 from packer_cli.config import PlannedConfig
 from packer_cli.config.resolve import size_rule
 from packer_cli.errors import RunError
 from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, SampleCounts
+from packer_cli.plan.core.cut import Cut, Samples
 from packer_cli.plan.core.mixture import tokens_of_sources
-from packer_cli.plan.core.samples import Cut, Samples
 from packer_cli.plan.core.types import WHOLE, Int32Array, ItemPieces, PieceLoss, Pieces, Plan
 from packer_cli.plan.notes import overflow_notes, reasons_lost, row_notes, why_over
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.rejects import RejectedRecord, store_rejects
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 

@@ -17,7 +17,6 @@ from packer_cli.commands.output_folder import (
     refuse_validation,
     removing_validation,
     require_tokens,
-    write_rejected,
 )
 from packer_cli.commands.plan_notes import (
     NothingToPlanError,
@@ -39,7 +38,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME,
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.samples import Cut, Samples, require_pieces
+from packer_cli.plan.core.cut import Cut, Samples, require_pieces
 from packer_cli.plan.core.types import Int32Array, Pieces, Plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
@@ -50,6 +49,7 @@ from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.sizes import counted
 from packer_cli.startup import skip_extensions
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, read_index
+from packer_cli.tokens.rejects import write_rejected
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import open_store
 

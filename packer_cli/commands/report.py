@@ -27,9 +27,9 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.records import Hidden
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.figures import Stats as FoundStats
-from packer_cli.plan.packing.cut import join
+from packer_cli.plan.packing.wrap_decompose import join
 from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart

@@ -21,7 +21,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
 from packer_cli.remote.path import as_path

@@ -9,7 +9,7 @@ from packer_cli.commands.plan import Stats, plan_in_memory, read_planned
 from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, validate
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
 

@@ -14,7 +14,7 @@ from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import HbpackError, InputError
 from packer_cli.export import listing as export_listing
-from packer_cli.folders import Holder, find_holders
+from packer_cli.folder_lock import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.shards.manifest import is_of_plan, read_manifest

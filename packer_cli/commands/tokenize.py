@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from packer_cli.commands.output_folder import current_plan, locked_output, store_rejects, write_rejected
+from packer_cli.commands.output_folder import current_plan, locked_output
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import by_suffix
 from packer_cli.engine.array import ArrayIds, TaskShare
@@ -18,12 +18,13 @@ from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError, UsageError
 from packer_cli.files import move_file
-from packer_cli.folders import TaskLock
+from packer_cli.folder_lock import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.path import as_path, is_remote, paths_below
 from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
+from packer_cli.tokens.rejects import store_rejects, write_rejected
 from packer_cli.tokens.stage import StoreOutput, current_index
 
 

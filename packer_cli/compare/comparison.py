@@ -29,7 +29,7 @@ from packer_cli.engine.local import Failed, attempt, run_isolated
 from packer_cli.engine.progress import progress_bar
 from packer_cli.format.metrics import GroupChoice, SampleCounts
 from packer_cli.format.records import in_json
-from packer_cli.plan.core.samples import Samples, require_pieces
+from packer_cli.plan.core.cut import Samples, require_pieces
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.plan.strategies.registry import BASELINE
 from packer_cli.simulate.figures import OverallFigures, Simulator

@@ -24,8 +24,8 @@ from packer_cli.format.metrics import PlanFigures
 from packer_cli.groups.settings import ways
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cut import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.samples import Samples, SizeRule, pieces_to_plan
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.strategies.protocol import PlanRequest, stage_rates
@@ -84,7 +84,7 @@ def groups_and_degrees(plan: Resolved) -> dict[str, str]:
 
 def _on_layouts(given: PlanConfig, model: GpuModel) -> list[Resolved]:
     strategy, longest = given.planner, given.groups[-1]
-    takes_all = len(given.groups) > 1 and strategy.groups(given.groups) == given.groups and not strategy.mixes_layouts
+    takes_all = len(given.groups) > 1 and all(strategy.groups(g) == g for g in (given.groups, (longest,)))
     found = []
     for way in ways(given, model):
         config = given.model_copy(update={"lockstep": way.lockstep})

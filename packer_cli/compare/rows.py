@@ -26,7 +26,7 @@ from packer_cli.format.metrics import HBP, GroupChoice
 from packer_cli.format.records import Hidden
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.kernels.balance import parse_balance
-from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, find_packing
+from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.plan.strategies.registry import BASELINE, DEFAULT, STRATEGIES
 from packer_cli.plugins import OBJECT, unknown
@@ -307,7 +307,7 @@ def _make_row(base: Resolved, kind: Kind, text: str, note: str = "") -> Row:
         changes |= {"strategy": DEFAULT, "group_costs": None}
     if packing:
         changes["packing"] = packing
-        algorithm = find_packing(packing, REGISTRY)
+        algorithm, _ = parse_packing(packing, REGISTRY)
     if not balance and algorithm.is_padded and base.request.balance.refine:
         balance = "none"
     if balance:

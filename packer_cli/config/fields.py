@@ -124,7 +124,7 @@ def asked_of_trainer(request: PlanRequest) -> frozenset[str]:
     keeps_weights = request.lockstep == 1 or {"tp", "pp"} & found
     found.add("zero-1" if keeps_weights else "fsdp")
     if len(layouts) > 1:
-        found.add("unlike-degrees" if request.strategy.mixes_layouts and request.strategy.mixes_within else "degrees")
+        found.add(request.strategy.ability)
     return frozenset(found)
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from packer_cli.config.fields import GpuConfig
 from packer_cli.config.plan_record import RecordedModel
 from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, analytic_model, parse_assumptions, parse_gpu
-from packer_cli.cost.measured import measured_model
+from packer_cli.cost.fit_profile import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape, shape_of

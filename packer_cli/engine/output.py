@@ -29,7 +29,7 @@ from packer_cli.engine.progress import Progress, Stopwatch, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written, find_range, remove_work
 from packer_cli.errors import BusyError
 from packer_cli.files import fingerprint, move_file, write_text
-from packer_cli.folders import TaskLock, add_note, find_holders
+from packer_cli.folder_lock import TaskLock, add_note, find_holders
 from packer_cli.format.checksums import require_damage
 from packer_cli.remote.path import is_remote, paths_below
 from packer_cli.sizes import counted

@@ -28,7 +28,7 @@ from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, c
 from packer_cli.export.options import choose_groups, describe_export, is_same_export, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
-from packer_cli.folders import TaskLock, hold_folder
+from packer_cli.folder_lock import TaskLock, hold_folder
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes

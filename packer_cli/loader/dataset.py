@@ -17,7 +17,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRows
 from packer_cli.loader import options
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo, SPSharding
-from packer_cli.loader.formats import get_format
+from packer_cli.loader.formats import FORMATS
 from packer_cli.loader.resume import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.storage import ShardReader, Verify, choose_pad_token, open_set
 from packer_cli.remote.local import CACHE_BYTES
@@ -161,7 +161,9 @@ class PackedDataset(Dataset[Any]):
         storage_options: dict[str, Any] | None = None,
     ) -> None:
         self.format = format
-        self._format = get_format(format)
+        if format not in FORMATS:
+            raise ValueError(FORMATS.unknown(format))
+        self._format = FORMATS[format]
         # What can be wrong before anything is read.
         if sp_sharding is not None:
             options.check_choice("sp_sharding", sp_sharding, SP_SHARDINGS)

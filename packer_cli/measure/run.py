@@ -16,7 +16,7 @@ import torch.distributed as dist
 from packer_cli.config.gpu_model import read_shape
 from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.analytic import Assumptions, gathered_bytes
-from packer_cli.cost.measured import fit_profile, search_checkpoint_layers
+from packer_cli.cost.fit_profile import fit_profile, search_checkpoint_layers
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError

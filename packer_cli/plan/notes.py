@@ -9,8 +9,8 @@ import numpy as np
 from packer_cli.format.metrics import ItemCounts, SampleCounts
 from packer_cli.format.trees import KINDS, TURNS
 from packer_cli.plan.core.cost import pack_sums
+from packer_cli.plan.core.cut import Cut
 from packer_cli.plan.core.groups import limits_of
-from packer_cli.plan.core.samples import Cut
 from packer_cli.plan.core.types import Plan
 from packer_cli.sizes import counted
 

@@ -12,7 +12,7 @@ import numpy as np
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cp_sharding import cp_slowdown
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.types import as_ids
 from packer_cli.plan.figures import baseline_of, plan_figures
 from packer_cli.plan.kernels.refine import even_samples, refine_packs

@@ -139,11 +139,6 @@ def source_infos(index: StoreIndex) -> tuple[SourceInfo, ...]:
     return tuple(replace(source.given, skipped=source.skipped) for source in index.sources)
 
 
-def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
-    """Put the names that its token store has now into the manifest of a set; names decide no byte of the shards."""
-    return replace(manifest, tokenizer=index.tokenizer, sources=source_infos(index))
-
-
 BYTES_VERSION = 3
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
 

@@ -26,8 +26,8 @@ from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.cutting import LINE, LINE_BITS, Cut, count_by_slice, read_slices
 from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, rejects_name
+from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, count_by_slice, read_slices
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
@@ -318,7 +318,7 @@ class RejectsWriter(ExitStack):
         self._file: HashingFile | None = None
 
     def write(self, rejects: Sequence[Reject]) -> None:
-        """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.cutting`."""
+        """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.input_slices`."""
         if not rejects:
             return
         if self._file is None:

@@ -13,7 +13,7 @@ from packer_cli.config.fields import bound_of, format_bound
 from packer_cli.errors import RunError
 from packer_cli.format.trees import Trees
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_items, hash_rows
 from packer_cli.tokens.index import StoreIndex

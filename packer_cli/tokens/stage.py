@@ -31,8 +31,8 @@ from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
-from packer_cli.tokens.cutting import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
+from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.part import Description, PartFacts, PartTask, part_tasks, work
 from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
 from packer_cli.tokens.tokenizer.files import writes_date

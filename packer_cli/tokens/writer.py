@@ -17,9 +17,9 @@ from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, m
 from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.schema import ITEM_VALUES, RowColumns
 from packer_cli.format.trees import GROUP, KINDS, SAMPLE, SHARE_FROM
-from packer_cli.tokens.cutting import LINE
 from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.index import PartItems
+from packer_cli.tokens.input_slices import LINE
 
 _TOKENS_PER_BATCH = 2**22
 
@@ -69,7 +69,7 @@ class PartWriter:
         return PartItems(kinds=kinds, num_branches=self._num_branches, num_flat_tokens=self._num_flat_tokens)
 
     def write(self, samples: TokenBatch, items: Items | None = None) -> None:
-        """Append samples; `lines` are their keys, see `packer_cli.tokens.cutting`, and rise from call to call.
+        """Append samples; `lines` are their keys, see `packer_cli.tokens.input_slices`, and rise from call to call.
 
         Small batches are gathered into record batches of a few million tokens.
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from packer_cli.folders import LOCK_NAME, TaskLock, lock_folder
+from packer_cli.folder_lock import LOCK_NAME, TaskLock, lock_folder
 from packer_cli.format.checksums import file_checksum, find_damage
 from tests.array.conftest import NUM_TASKS, PLAN, SHARD_SIZE
 from tests.cli_runner import HBPACK

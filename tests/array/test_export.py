@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from packer_cli.folders import TaskLock, lock_folder
+from packer_cli.folder_lock import TaskLock, lock_folder
 from tests.array.conftest import PLAN
 from tests.array.test_commands import KILLED
 from tests.reference import tree

@@ -18,8 +18,8 @@ from packer_cli.measure.kernels import measure_attention, piece_seconds, sdpa
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import AttentionRates, tile_work
 from packer_cli.plan.core.cp_sharding import cp_imbalance, predict_seconds
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.segments import attention_segments
 from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 from tests.benchmark.frontier import shared_lengths

@@ -14,10 +14,10 @@ from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure_each
 from packer_cli.plan.core.randomness import measure_randomness
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.tokens.store import open_store
 from tests.benchmark.plan import mix128k, short4k

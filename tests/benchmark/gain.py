@@ -21,7 +21,7 @@ from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import HbpackError
 from packer_cli.groups.settings import candidate_lengths, settings_of
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.types import Int32Array
 from tests.benchmark.frontier import shared_lengths
 from tests.benchmark.page import LLAMA_8B

@@ -20,8 +20,8 @@ from packer_cli.commands.plan_store import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.format.metrics import Metrics
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.metrics import measure
-from packer_cli.plan.core.samples import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
 from tests.benchmark.report import table
 

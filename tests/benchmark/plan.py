@@ -14,8 +14,8 @@ from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
 from packer_cli.plan.strategies.protocol import PlanRequest

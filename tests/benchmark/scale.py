@@ -23,7 +23,7 @@ import psutil
 
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from tests.benchmark.measure import ROOT, BenchmarkError
 from tests.benchmark.plan import CAPACITY, MIX128K, mix128k, production_rules
 from tests.benchmark.report import table

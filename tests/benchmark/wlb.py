@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.strategies.wlb.arrival import (
     Arrivals,
     PackedSteps,

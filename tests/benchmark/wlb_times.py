@@ -16,7 +16,7 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate, slot_seconds
 from tests.benchmark.report import table

@@ -24,7 +24,7 @@ OF_THE_STORE = (
     "engine",
     "remote",
     "files.py",
-    "folders.py",
+    "folder_lock.py",
     "commands/output_folder.py",
     "commands/samples.py",
 )

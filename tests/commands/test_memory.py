@@ -13,7 +13,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.engine.local import available_memory
 from packer_cli.errors import RunError
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 
 RESOLVED = resolve(PlanConfig(groups="1k", gpus=2))
 

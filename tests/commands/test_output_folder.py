@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.folders import LOCK_NAME, lock_folder
+from packer_cli.folder_lock import LOCK_NAME, lock_folder
 from tests.cli_runner import HBPACK, pack_words, run
 from tests.reference import tree
 
@@ -31,7 +31,7 @@ def packed(arguments, tmp_path_factory):
 def holder(folder):
     """A process that has the folder to itself until its input ends."""
     code = (
-        "import pathlib, sys; from packer_cli.folders import lock_folder\n"
+        "import pathlib, sys; from packer_cli.folder_lock import lock_folder\n"
         "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

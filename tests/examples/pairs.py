@@ -12,7 +12,7 @@ import numpy as np
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.batch import NO_PACK
-from packer_cli.loader.formats import get_format
+from packer_cli.loader.formats import FORMATS
 from tests.loader.packed_set import group_of
 from tests.naive.trees import Branch, pack_of
 
@@ -60,7 +60,7 @@ def make_batch(pairs: list[Pair], row: RankRow, first: int = 0) -> Any:
     Args:
         first: id of the first pair.
     """
-    format = get_format("tree")
+    format = FORMATS["tree"]
     builder = format.builder(
         pad_to="multiple", pad_to_multiple_of=1, pad_token_id=0, sp_slice=True, groups=(group_of(4096, 1),)
     )

@@ -158,7 +158,7 @@ def test_a_slice_of_a_large_file_each(repo, tmp_path, tokenizer, monkeypatch):
 
     monkeypatch.setattr(stream, "default_slice_bytes", lambda num_bytes: 4096)
     path = write(tmp_path / "chats.jsonl", [{"messages": good(i)} for i in range(300)])
-    monkeypatch.setattr("packer_cli.tokens.cutting.GROUP_BYTES", 0)
+    monkeypatch.setattr("packer_cli.tokens.input_slices.GROUP_BYTES", 0)
     packed = pack(repo, tmp_path / "out", path)
     assert len(list((packed / "tokens").glob("*.arrow"))) > 5
     read = SetRecords._read_slice

@@ -13,7 +13,7 @@ from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
 from packer_cli.export.formats import FORMATS
 from packer_cli.export.options import check_one_capacity
-from packer_cli.folders import lock_folder
+from packer_cli.folder_lock import lock_folder
 from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export

@@ -27,8 +27,8 @@ from packer_cli.groups.settings import (
     settings_of,
 )
 from packer_cli.plan.build import build_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.simulate.epoch import simulate
 from tests.config.test_strategies import llama
 from tests.groups import naive_select as naive

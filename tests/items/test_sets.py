@@ -145,7 +145,7 @@ def test_a_set_that_cannot_hold_pairs_stays_as_it_was(
     _refused(own, pairs, why=why)
     assert tree(own) == before
     with monkeypatch.context() as patch:
-        patch.setattr("packer_cli.tokens.cutting.GROUP_BYTES", sum(path.stat().st_size for path in (texts, more)))
+        patch.setattr("packer_cli.tokens.input_slices.GROUP_BYTES", sum(path.stat().st_size for path in (texts, more)))
         _refused(own, more, pairs, why=why)
     assert tree(own) == before
     assert hbpack("pack", texts, pairs, *options, "--output", own).code == 2

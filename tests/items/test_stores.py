@@ -60,7 +60,7 @@ def test_without_sharing_the_branches_are_the_same(
 
 def test_parts_with_trees_and_without(words: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of an array write the same bytes."""
-    monkeypatch.setattr("packer_cli.tokens.cutting.GROUP_BYTES", 0)
+    monkeypatch.setattr("packer_cli.tokens.input_slices.GROUP_BYTES", 0)
     pairs, texts = tmp_path / "pairs.jsonl", tmp_path / "texts.jsonl"
     for path, first in ((pairs, 0), (texts, 2)):
         path.write_text("".join(json.dumps(record) + "\n" for record in records(0, 60)[first::3]))

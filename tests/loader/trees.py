@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.trees import PAIR
 from packer_cli.loader.batch import NO_PACK, BatchBuilder, MicroBatch
-from packer_cli.loader.formats import FORMATS, get_format
+from packer_cli.loader.formats import FORMATS
 from tests import trees
 from tests.loader.packed_set import PackedSet, group_of, write_set
 from tests.naive.trees import Branch
@@ -37,14 +37,14 @@ def items(weights: tuple[float, ...] = (0, 1)) -> st.SearchStrategy[list[list[Br
 def build(pack: Any, format: str = "tree", *, sp_size: int = 1, place: int = 0, **options: Any) -> MicroBatch:
     """The micro-batch of a pack, None for a filler, on the GPU `place` of those that share it."""
     arguments = {"pad_to": "multiple", "pad_to_multiple_of": 1, "pad_token_id": PAD, "sp_slice": True}
-    builder = get_format(format).builder(**(arguments | options), groups=(group_of(4096, sp_size),))
+    builder = FORMATS[format].builder(**(arguments | options), groups=(group_of(4096, sp_size),))
     row = RankRow(0, 0, 0, 0, 0, place, 0, 1, 0, 1, 1, 1, 1)
     return builder.build(NO_PACK if pack is None else pack, row, 0)
 
 
 def batch_of(pack: Any, format: str = "tree", **options: Any) -> Any:
     """As `build`, as a batch of the format."""
-    return get_format(format).adapt(build(pack, format, **options))
+    return FORMATS[format].adapt(build(pack, format, **options))
 
 
 PAIRS = [

@@ -14,7 +14,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.plan.core.csr import plan_tokens_and_work
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from tests.benchmark.train.measured import iteration_seconds, rows_of, timed_again, turns_to_come, with_bandwidth
 from tests.benchmark.train.padded import PaddedDataset, padded_rows
 from tests.benchmark.train.pipelines import PipelineResult, pipelines_verdict

@@ -10,7 +10,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.config.gpu_model import read_profile
-from packer_cli.cost.measured import measured_model
+from packer_cli.cost.fit_profile import measured_model
 from packer_cli.errors import InputError
 from tests.cli_runner import run
 from tests.measure.tiny import FAST

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.build import build_plan
+from packer_cli.plan.core import cut as samples_module
 from packer_cli.plan.core import mixture as mixture_module
-from packer_cli.plan.core import samples as samples_module
 from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.mixture import weighted_samples
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.kernels.balance import parse_balance

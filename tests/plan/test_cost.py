@@ -14,9 +14,9 @@ from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import least_works, measure
-from packer_cli.plan.core.samples import make_pieces
 
 SEVEN_B = 24_576
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
 from packer_cli.plan.core import check, csr
-from packer_cli.plan.core import samples as samples_module
+from packer_cli.plan.core import cut as samples_module
 from packer_cli.plan.core.check import _is_permutation, check_pieces
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.types import Pieces
 from tests import naive
 

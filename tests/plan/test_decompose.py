@@ -14,7 +14,7 @@ from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.types import FILLER, Pieces
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.plan.packing.cut import SHORTEST
+from packer_cli.plan.packing.wrap_decompose import SHORTEST
 from tests.naive.packing import decompose
 from tests.plan.packing import run
 from tests.plan.test_build import whole

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.schedule import StepRules, _order_and_steps, alternate, interleave, spread_by_rank, stratify
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.core.types import FILLER

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError, RunError
 from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
+from packer_cli.plan.core.cut import SizeRule, pieces_to_plan
 from packer_cli.plan.core.items import piece_branches, select_items, whole_items
-from packer_cli.plan.core.samples import SizeRule, pieces_to_plan
 from packer_cli.plan.notes import overflow_notes, reasons_lost
 from tests.naive import items as naive
 from tests.plan.items import NONE, item_trees, items, samples_of, thinking_turns

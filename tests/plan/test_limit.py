@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import measure
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.best_fit import best_fit_each, limit_samples, trim_packs

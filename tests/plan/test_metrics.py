@@ -12,10 +12,10 @@ from packer_cli.config.resolve import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core import randomness
 from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.metrics import balance_ratio, imbalance, measure
 from packer_cli.plan.core.randomness import measure_randomness
-from packer_cli.plan.core.samples import make_pieces
 from packer_cli.plan.core.types import FILLER, Packs, Pieces, Plan, Schedule
 
 K = 1024

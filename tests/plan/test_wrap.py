@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_pieces, check_plan
+from packer_cli.plan.core.cut import kept_samples, make_pieces
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.mixture import weighted_samples
-from packer_cli.plan.core.samples import kept_samples, make_pieces
 from packer_cli.plan.core.streams import rng_state
 from packer_cli.plan.packing import REGISTRY
 from tests import naive

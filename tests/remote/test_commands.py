@@ -178,7 +178,7 @@ def test_damage_is_found_and_repaired(s3: S3Server, bucket: RemotePath, packed: 
 
 
 def test_two_writers(s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done]) -> None:
-    from packer_cli.folders import lock_folder
+    from packer_cli.folder_lock import lock_folder
 
     out: Any = bucket / "out"
     with lock_folder(out):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from packer_cli.errors import BusyError, RunError
-from packer_cli.folders import TaskLock, find_holders, hold_folder, lock_folder
+from packer_cli.folder_lock import TaskLock, find_holders, hold_folder, lock_folder
 from packer_cli.remote import lock
 from packer_cli.remote.lock import LockHolder, RemoteLock
 from packer_cli.remote.path import RemotePath
@@ -145,7 +145,7 @@ def test_a_command_that_lost_its_lock_says_so(folder, monkeypatch, hbpack, repo)
 
 def test_so_does_one_that_ignores_ctrl_c_as_in_the_background_of_a_shell(bucket):
     code = (
-        "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote import lock\n"
+        "import sys, time\nfrom packer_cli.folder_lock import lock_folder\nfrom packer_cli.remote import lock\n"
         "from packer_cli.remote.path import as_path\nlock.RENEWED = 0.05\n"
         "with lock_folder(as_path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
@@ -167,8 +167,8 @@ def test_so_does_one_that_ignores_ctrl_c_as_in_the_background_of_a_shell(bucket)
 
 
 def test_tasks_of_an_array_share_the_folder_and_runs_do_not(folder, monkeypatch):
-    monkeypatch.setattr("packer_cli.folders._TASK_PATIENCE", 0.1)
-    monkeypatch.setattr("packer_cli.folders._PATIENCE", 0.1)
+    monkeypatch.setattr("packer_cli.folder_lock._TASK_PATIENCE", 0.1)
+    monkeypatch.setattr("packer_cli.folder_lock._PATIENCE", 0.1)
     first, second = TaskLock("write", 0), TaskLock("write", 1)
     with lock_folder(folder, first), lock_folder(folder, second):
         assert [holder.task for holder in find_holders(folder)] == [first, second]
@@ -195,7 +195,8 @@ def test_a_run_removes_the_locks_of_killed_tasks(folder):
 
 def test_a_killed_process_holds_nothing(bucket):
     code = (
-        "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote.path import as_path\n"
+        "import sys, time\nfrom packer_cli.folder_lock import lock_folder\n"
+        "from packer_cli.remote.path import as_path\n"
         "with lock_folder(as_path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(bucket)], stdout=subprocess.PIPE)

@@ -17,7 +17,7 @@ from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.output import make_whole
 from packer_cli.errors import InputError
-from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, cut_units, list_units
+from packer_cli.tokens.input_slices import GROUP_BYTES, GROUP_FILES, cut_units, list_units
 from packer_cli.tokens.store import open_store
 
 MIB = 1 << 20
@@ -177,7 +177,7 @@ def test_many_files_are_as_one_but_for_their_names(tmp_path: Path, repo: Path) -
     many = [(str(tmp_path / "a" / f"{i // 3 * 3:02}.jsonl"), i % 3 + 1) for i in range(60) if i % 4 and i // 3 != 10]
     assert list(store.locate(np.arange(len(store)))) == one + many + one
     assert store.sources_of(np.array([0, 44, 45, 87, 88, 132])).tolist() == [0, 0, 1, 1, 2, 2]
-    from packer_cli.commands.output_folder import store_rejects, write_rejected
+    from packer_cli.tokens.rejects import store_rejects, write_rejected
 
     write_rejected(tmp_path, lambda: store_rejects(index, tmp_path / "out" / "tokens"))
     rejected = [json.loads(line) for line in (tmp_path / "rejected.jsonl").open()]

@@ -17,7 +17,6 @@ from packer_cli.files import atomic_file
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.plan.core.types import Pieces
-from packer_cli.tokens.cutting import LINE_BITS
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
@@ -27,6 +26,7 @@ from packer_cli.tokens.index import (
     StoreSource,
     read_index,
 )
+from packer_cli.tokens.input_slices import LINE_BITS
 from packer_cli.tokens.store import open_store
 from packer_cli.tokens.writer import PartWriter
 from packer_cli.version import __version__

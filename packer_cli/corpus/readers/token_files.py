@@ -236,12 +236,8 @@ def _read_megatron(file: CorpusFile, start: int, stop: int | None) -> Documents:
 MEGATRON = FileReader(partial(_cut_indexed, _read_megatron), partial(_read_indexed, _read_megatron), _megatron_parts)
 
 
-LOSS = ".loss"
-
-
-def ds_index_path(path: str) -> str:
-    """Return the `.ds.index` of a `.ds`."""
-    return path + ".index"
+LOSS, INDEX = ".loss", ".index"
+"""The ends that follow the name of a `.ds`."""
 
 
 def _loss_path(path: str) -> str | None:
@@ -251,7 +247,7 @@ def _loss_path(path: str) -> str | None:
 def _datatrove_parts(path: str) -> list[str]:
     """List the ids, their index, and the mask."""
     loss = _loss_path(path)
-    return [path, ds_index_path(path), *([] if loss is None else [loss])]
+    return [path, path + INDEX, *([] if loss is None else [loss])]
 
 
 def _width(path: str, num_bytes: int, num_tokens: int) -> int:
@@ -268,7 +264,7 @@ def _width(path: str, num_bytes: int, num_tokens: int) -> int:
 
 def _read_datatrove(file: CorpusFile, start: int, stop: int | None) -> Documents:
     path, loss = file.path, _loss_path(file.path)
-    with NumberFile(ds_index_path(path), "<i8") as index:
+    with NumberFile(path + INDEX, "<i8") as index:
         if index.num_bytes % 8:
             raise unreadable(index.path, f"an index has 8 bytes a document, this file has {index.num_bytes:,}")
         ends = index.read(max(start - 1, 0), len(index) if stop is None else stop)

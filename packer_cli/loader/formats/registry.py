@@ -44,10 +44,3 @@ def take_format(name: str, thing: Any) -> Format:
 
 FORMATS: Registry[Format] = Registry("formats", "batch format", _OWN, take_format)
 """By name."""
-
-
-def get_format(name: str) -> Format:
-    """Return the format with this name; for an unknown one, a ValueError lists the names."""
-    if name not in FORMATS:
-        raise ValueError(FORMATS.unknown(name))
-    return FORMATS[name]

@@ -25,8 +25,8 @@ from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
+from packer_cli.plan.core.cut import Cut, Samples, SizeRule
 from packer_cli.plan.core.item_kernels import cut, measure
-from packer_cli.plan.core.samples import Cut, Samples, SizeRule
 from packer_cli.plan.core.types import (
     WHOLE,
     BoolArray,

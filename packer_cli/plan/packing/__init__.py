@@ -4,7 +4,7 @@ An algorithm takes lengths (int32[n], each 1 .. capacity) and returns `(offsets 
 holds the samples `order[offsets[k]:offsets[k+1]]`. Every sample is in exactly one pack; no pack is empty.
 """
 
-from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, find_packing, parse_packing
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, parse_packing
 from packer_cli.plan.packing.registry import REGISTRY
 
-__all__ = ["REGISTRY", "PackingAlgorithm", "PackingOptions", "find_packing", "parse_packing"]
+__all__ = ["REGISTRY", "PackingAlgorithm", "PackingOptions", "parse_packing"]

@@ -118,15 +118,6 @@ ChunkFunction = Callable[[Int32Array], tuple[Int64Array, Int32Array]]
 P = TypeVar("P", bound=PackingAlgorithm)
 
 
-def find_packing(text: str, registry: Mapping[str, P]) -> P:
-    """Find the algorithm of `name` or `name:option=value,...`. Raises ValueError for an unknown name."""
-    name = text.partition(":")[0]
-    if name not in registry:
-        known = registry.names() if isinstance(registry, Registry) else list(registry)
-        raise ValueError(unknown("packing algorithm", name, known))
-    return registry[name]
-
-
 def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptions]:
     """Read `name` or `name:option=value,...`.
 
@@ -135,14 +126,17 @@ def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptio
             message lists what is known.
     """
     name, _, rest = text.partition(":")
-    algorithm = find_packing(name, registry)
+    if name not in registry:
+        known = registry.names() if isinstance(registry, Registry) else list(registry)
+        raise ValueError(unknown("packing algorithm", name, known))
+    algorithm = registry[name]
     fields = {field.name: field for field in dataclasses.fields(algorithm.options)}
     values: dict[str, Any] = {}
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
         if key not in fields or not equals:
-            known = ", ".join(f"{field.name}={field.default}" for field in fields.values()) or "none"
-            raise ValueError(f"packing {name!r} has no option {item!r}; known, with defaults: {known}")
+            ways = ", ".join(f"{field.name}={field.default}" for field in fields.values()) or "none"
+            raise ValueError(f"packing {name!r} has no option {item!r}; known, with defaults: {ways}")
         if key in values:
             raise ValueError(f"option {key!r} of packing {name!r} is given twice; keep one of them")
         kind: Callable[[str], Any] = type(fields[key].default)

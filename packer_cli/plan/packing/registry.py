@@ -15,7 +15,7 @@ import numpy as np
 from packer_cli.errors import PlanError, RunError
 from packer_cli.plan.core.check import forbid, require
 from packer_cli.plan.core.types import Int32Array, Int64Array
-from packer_cli.plan.packing import best_fit, cut, first_fit, ilp, isf, next_fit, spfhp
+from packer_cli.plan.packing import best_fit, first_fit, ilp, isf, next_fit, spfhp, wrap_decompose
 from packer_cli.plan.packing.base import PackFunction, PackingAlgorithm, PackingOptions
 from packer_cli.plugins import Registry, blaming
 
@@ -93,9 +93,9 @@ _OWN = {
         best_fit.BFS,
         spfhp.ALGORITHM,
         ilp.ALGORITHM,
-        cut.WRAP,
+        wrap_decompose.WRAP,
         best_fit.BFD_SPLIT,
-        cut.DECOMPOSE,
+        wrap_decompose.DECOMPOSE,
         next_fit.RANDOM,
         next_fit.SORTED,
         next_fit.NO_PACKING,

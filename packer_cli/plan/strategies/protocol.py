@@ -153,8 +153,8 @@ class Strategy(ABC):
     needs: ClassVar[frozenset[Need]] = frozenset()
     mixes_layouts: ClassVar[bool] = False
     """Whether an iteration may have replicas of unlike layouts; they are balanced by predicted time, not by work."""
-    mixes_within: ClassVar[bool] = True
-    """Then, whether those of one iteration are unlike, and not only those of several."""
+    ability: ClassVar[str] = "degrees"
+    """The ability that it asks of a trainer where its groups have unlike degrees, see `packer_cli.config.fields`."""
     choose_layouts: ClassVar[Callable[[Any, Int32Array, PlanRequest], LayoutChoice] | None] = None
     """The layouts that it would choose from for samples (int32[n]), where it works out its own from the cost model, in
     place of the groups that were given. For `hbpack groups`."""
@@ -274,6 +274,7 @@ class UnlikeDegrees(Strategy):
 
     demands = "run replicas of unlike SP degrees side by side in one iteration"
     mixes_layouts = True
+    ability = "unlike-degrees"
 
     def predict(self, options: Any, load: Load, wants_cost: bool) -> OptionValues:
         """Predict the seconds of each group, each with the checkpointed layers that it needs, not the longest's."""

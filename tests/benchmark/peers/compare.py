@@ -20,7 +20,7 @@ from packer_cli.config.fields import default_of
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.packing import REGISTRY
 from tests.benchmark.measure import ROOT, BenchmarkError
 from tests.benchmark.peers.contenders import OURS, PEERS, names

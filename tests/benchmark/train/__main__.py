@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.config.gpu_model import read_profile, read_shape
-from packer_cli.cost.measured import measured_model
+from packer_cli.cost.fit_profile import measured_model
 from packer_cli.cost.profile import Profile
 from packer_cli.measure.device import Device
 from tests.benchmark.gpu import BILLION

@@ -16,7 +16,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.plan.core.samples import Samples
+from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.types import Int32Array, Plan
 from packer_cli.plan.strategies.registry import STRATEGIES
 from packer_cli.shards.plan_file import read_plan

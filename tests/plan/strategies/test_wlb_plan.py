@@ -14,7 +14,7 @@ from packer_cli.config.resolve import require_plan, resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan, check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.samples import make_pieces
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.types import FILLER
 from packer_cli.plan.figures import plan_stats

@@ -295,7 +295,7 @@ def plan_in_batches(pieces: Pieces, request: PlanRequest) -> Plan:
     arrived = align_up(pieces.length, request.groups[0].align)[order]
     assert isinstance(options, BatchOptions)
     solve = partial(request.algorithm.pack, options=options)
-    one_degree = not request.strategy.mixes_within
+    one_degree = request.strategy.ability == "degrees"
     found, batch = plan_batches(
         arrived, costs, num_gpus, tokens, solve=solve, trials=options.trials, one_degree=one_degree
     )

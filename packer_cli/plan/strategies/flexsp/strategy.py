@@ -69,7 +69,7 @@ class BatchAda(FlexSp):
     summary = "FlexSP's baseline BatchAda (arXiv 2412.01523): each step at the one SP degree that suits it best"
     ignores = FlexSp.ignores | {"packing"}
     demands = "run iterations of any SP degree"
-    mixes_within = False
+    ability = "degrees"
 
 
 class FlexSpAll(MixedDegrees):

@@ -27,6 +27,7 @@ class Hydraulis(Strategy):
     demands = "run pipelines of unlike tp, cp and pp side by side, and change them between steps"
     needs = frozenset({"a cost model", "tokens of a step"})
     mixes_layouts = True
+    ability = "unlike-degrees"
     sample_bytes = 180
     plan = Later("packer_cli.plan.strategies.hydraulis.plan", "plan_pipelines")
     choose_layouts = Later("packer_cli.plan.strategies.hydraulis.layouts", "choose_step_layouts")

@@ -29,7 +29,7 @@ from numba import njit
 from packer_cli.plan.core.segments import align_up, cut_in_rows
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, Pieces
-from packer_cli.plan.packing.cut import join
+from packer_cli.plan.packing.wrap_decompose import join
 
 
 @dataclass(frozen=True, kw_only=True)
