@@ -31,7 +31,7 @@ from packer_cli.loader.adapters.transformers import packed
 from tests.examples.packed_trainer import allow_fsdp_on_cpus
 from tests.examples.pairs import VOCABULARY, PairSet, Steps, item_of, make_pairs
 
-NUM_STEPS, NUM_PAIRS = 10, 6
+NUM_STEPS, NUM_PAIRS = 4, 6
 """And so many pairs a step."""
 LAYOUTS: dict[int, Steps] = {
     1: [[[4], [2]], [[6]]] * (NUM_STEPS // 2),

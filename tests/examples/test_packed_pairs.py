@@ -36,10 +36,15 @@ from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, ExactLogProb
 from tests.examples.pairs import Pair, PairSet, make_pairs
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
-FEW = ("sigmoid", "ipo", "lora", "precomputed", "reward", "reward-lora", "sft", "computed-given")
+MOST = (
+    "sigmoid", "ipo", "lora", "precomputed", "reward", "reward-lora", "sft", "computed-given", "computed",
+    "computed-ipo", "weighted",
+)  # fmt: skip
+"""Which run on one process in every run of the tests; the others are slow."""
+UNLIKE = ("sigmoid", "lora", "precomputed", "reward", "sft", "computed-given", "computed-ipo")
 """Which run on two processes, too."""
-MOST = (*FEW, "computed", "computed-ipo", "weighted")
-"""Which run in every run of the tests; the others are slow."""
+SHARDED = ("sigmoid", "lora", "reward", "sft", "computed-given")
+"""And with weights that these share."""
 OF_PAIRS = ("rewards/", "logps/", "accuracy", "margin", "min_reward", "mean_reward", "max_reward")
 """Metrics that are exact."""
 
@@ -99,20 +104,27 @@ def test_one_process_trains_as_stock_trainers_on_padded_batches(run_ways: Run, s
     assert found["sigmoid"][-1]["num_tokens"] < 0.7 * stock["sigmoid"][-1]["num_tokens"]
 
 
-@pytest.mark.slow
-def test_every_loss_trains_as_with_stock_trainers(run_ways: Run) -> None:
-    rest = WAYS.keys() - {*MOST}
-    assert_same(run_ways("packed", *rest), run_ways("stock", *rest))
-
-
 def test_two_processes_with_unlike_numbers_of_pairs_train_as_one(run_ways: Run, stock: Any) -> None:
     """In some iterations a rank has no pair at all."""
-    assert_same(run_ways("packed", *FEW, "computed", "computed-ipo", num_ranks=2), stock)
+    assert_same(run_ways("packed", *UNLIKE, num_ranks=2), stock)
 
 
 def test_two_processes_that_share_the_weights_train_as_one(run_ways: Run, stock: Any) -> None:
     """By FSDP2, the reference model, too."""
-    assert_same(run_ways("sharded", *FEW, num_ranks=2), stock)
+    assert_same(run_ways("sharded", *SHARDED, num_ranks=2), stock)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "num_ranks", "ways"),
+    [
+        ("packed", 1, WAYS.keys() - {*MOST}),
+        ("packed", 2, {"ipo", "reward-lora", "computed"}),
+        ("sharded", 2, {"ipo", "precomputed", "reward-lora"}),
+    ],
+)
+def test_every_loss_trains_as_with_stock_trainers(run_ways: Run, kind: str, num_ranks: int, ways: set[str]) -> None:
+    assert_same(run_ways(kind, *ways, num_ranks=num_ranks), run_ways("stock", *ways))
 
 
 Make = Callable[..., Any]
