@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
+from multiprocessing import get_context
 
 import pytest
 import yaml
@@ -75,24 +76,35 @@ def folder(repo, tmp_path_factory):
     return folder
 
 
+def prepare(folder, environment):
+    """In a process of its own: the Hub's client takes its server from the environment when it is imported."""
+    os.chdir(folder)
+    os.environ.update(environment)
+    for name in ("datasets", "huggingface_hub", "packer_cli.commands.export", "packer_cli.loader"):
+        importlib.import_module(name)
+
+
+def run_forked(token, arguments):
+    """What a process has that knows nothing of the commands before: a fork of the prepared one."""
+    os.environ["HF_TOKEN"] = token
+    with ProcessPoolExecutor(1, get_context("fork")) as fork:
+        if arguments[0] == "python":
+            return fork.submit(run, partial(exec, arguments[1], {})).result()
+        return fork.submit(run, main, *arguments).result()
+
+
 @pytest.fixture(scope="module")
 def hbpack(hub, folder):
     """Runs a command as a user who is logged in."""
+    own = hub.environment | {"HF_HOME": str(folder / "home")}
+    with ProcessPoolExecutor(1, get_context("spawn"), prepare, (folder, own)) as process:
 
-    def run_command(*arguments, token="hf_user", code=0):
-        program = ["-c", arguments[1]] if arguments[0] == "python" else ["-m", "packer_cli", *arguments]
-        own = {"HF_TOKEN": token, "HF_HOME": str(folder / "home"), "PYTHONPATH": str(Path(__file__).parents[2])}
-        done = subprocess.run(
-            [sys.executable, *program],
-            cwd=folder,
-            env=os.environ | hub.environment | own,
-            text=True,
-            capture_output=True,
-        )
-        assert done.returncode == code, done.stderr
-        return done
+        def run_command(*arguments, token="hf_user", code=0):
+            done = process.submit(run_forked, token, arguments).result()
+            assert done.code == code, done.stderr
+            return done
 
-    return run_command
+        yield run_command
 
 
 def local_files(folder):
