@@ -92,12 +92,24 @@ def save_everywhere(loader: StatefulDataLoader, last: int) -> list[tuple[int, in
     return states
 
 
-@pytest.mark.parametrize("options", WORKERS)
-def test_a_state_saved_anywhere_goes_on_with_what_is_left(short_first: Any, expected: Any, options: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "every"),
+    [
+        pytest.param({}, 1, id="0"),
+        pytest.param({"num_workers": 2}, 4, id="2"),
+        pytest.param({"num_workers": 2, "persistent_workers": True}, 4, id="2-persistent"),
+        *(pytest.param(*each.values, 1, id=f"{each.id}-all", marks=pytest.mark.slow) for each in WORKERS[1:]),
+    ],
+)
+def test_a_state_saved_anywhere_goes_on_with_what_is_left(
+    short_first: Any, expected: Any, options: Any, every: int
+) -> None:
     """The loop begins at the saved epoch, or at the next one where it was over: the batches are the same."""
     states = save_everywhere(new_loader(open_set(short_first), **options), last=2)
     assert len(states) == len(expected[1]) + len(expected[2]) + 2
-    for epoch, done, state, _ in states:
+    ends = [len(expected[1]), len(states) - 1]  # After the loops.
+    for number in sorted({*range(0, len(states), every), *ends}):
+        epoch, done, state, _ = states[number]
         is_over = done == len(expected[epoch])
         for first in (epoch, epoch + 1) if is_over else (epoch,):
             ds = open_set(short_first)

@@ -19,11 +19,12 @@ CONTEXTS = [None, "fork", *(pytest.param(name, marks=pytest.mark.slow) for name 
 """How workers start; the slow ones import torch again."""
 
 
-@pytest.fixture(autouse=True)
-def no_worker_left() -> Iterator[None]:
-    """Workers end when their loader is collected; a traceback keeps it."""
+@pytest.fixture
+def no_worker_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers end when their loader is collected; a traceback keeps it. One that failed is waited for, and killed."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
     yield
-    gc.collect()
+    gc.collect(1)
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def rest(ds: PackedDataset, epoch: int = 1, begin: int = DONE) -> list[tuple[int
 MESSAGE = r"iteration \d+ is asked for, and the loaded state goes on at 7: give DataLoader sampler=ds.remaining\(\) or"
 
 
+@pytest.mark.usefixtures("no_worker_left")
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_plain_loader_is_told(resumed: PackedDataset, context: str | None) -> None:
     """With one worker: torch kills another that still starts, and says so when the loader is collected."""
