@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from packer_cli.cli.main import main
 from packer_cli.engine.processes import Died
 from packer_cli.engine.ray import RayEngine, _check_there, _outcome, check_address, relay, start, stop
 from packer_cli.engine.sink import FinishedPart, Sink, Written
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.version import __version__
-from tests.cli_runner import HBPACK
+from tests.cli_runner import HBPACK, run
 from tests.engine.ray_workers import ray_workers
 from tests.engine.test_local import SEGV, task
 from tests.reference import tree
@@ -155,7 +156,8 @@ def test_addresses_that_nobody_has():
 def corpus(repo, tmp_path_factory) -> Path:
     """Enough for several parts, of which some have loss weights."""
     folder = tmp_path_factory.mktemp("corpus")
-    chats = (repo / "examples" / "sample" / "chats.jsonl").read_bytes()
+    lines = (repo / "examples" / "sample" / "chats.jsonl").read_bytes().splitlines(keepends=True)
+    chats = b"".join(lines[:300])
     for number in range(4):
         weighted = chats.replace(b'"messages"', b'"weight": 0.5, "messages"') if number % 2 else chats
         (folder / f"{number}.jsonl").write_bytes(chats + weighted)
@@ -164,7 +166,7 @@ def corpus(repo, tmp_path_factory) -> Path:
 
 def test_a_killed_worker_of_ray_changes_no_byte(address, corpus, repo, tmp_path):
     words = ["pack", corpus, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "1k:1,8k:4"]
-    words += ["--gpus", "8", "--shard-size", "1MiB", "--output"]
+    words += ["--gpus", "8", "--shard-size", "256KiB", "--output"]
     command = [*HBPACK, *map(str, words)]
     process = subprocess.Popen(
         [*command, str(tmp_path / "ray"), "--engine", f"ray:{address}"], stderr=subprocess.PIPE, text=True
@@ -180,7 +182,8 @@ def test_a_killed_worker_of_ray_changes_no_byte(address, corpus, repo, tmp_path)
     assert process.returncode == 0
     first, *others = stderr.splitlines()
     assert first == f"running on Ray at {address}: 1 node, 2 CPUs"
-    local = subprocess.run([*command, str(tmp_path / "local")], capture_output=True, text=True, check=True)
+    local = run(main, *words, tmp_path / "local", "--workers", 1)
+    assert local.code == 0, local.stderr
     assert [line.split("(")[0] for line in others] == [line.split("(")[0] for line in local.stderr.splitlines()]
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
     counts = json.loads((tmp_path / "ray" / "hbpack.json").read_bytes())["counts"]
