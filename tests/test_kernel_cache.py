@@ -109,9 +109,9 @@ def test_a_kernel_is_not_kept_longer_than_those_it_calls(home: dict[str, str], t
     assert changed != text
     inner.write_text(changed, encoding="utf-8")
     assert run(code, env, tmp_path) == [str(int(first) + 1)]
-    for number in range(8):
-        os.utime(inner, (number, number))
-        run("import packer_cli.kernels as kernels; kernels.choose_cache()", env, tmp_path)
+    often = "import os, packer_cli.kernels as kernels\nfor number in range(8):\n"
+    often += f"    os.utime({str(inner)!r}, (number, number))\n    kernels.choose_cache()"
+    run(often, env, tmp_path)
     assert 1 < len(list((tmp_path / "mine").iterdir())) <= kernels.KEPT + 1
 
 
