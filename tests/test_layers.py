@@ -19,6 +19,7 @@ from packer_cli.plan.strategies.protocol import Strategy
 from packer_cli.plan.strategies.registry import STRATEGIES
 from scripts.build_dists import PARTS
 from tests.house import (
+    Graph,
     against_order,
     asking_which,
     circles,
@@ -77,6 +78,11 @@ def modules(repo: Path) -> dict[str, ast.Module]:
     return read_modules(repo / PACKAGE)
 
 
+@pytest.fixture(scope="module")
+def graph(modules: dict[str, ast.Module]) -> Graph:
+    return import_graph(modules)
+
+
 def room(modules: dict[str, ast.Module], name: str) -> dict[str, ast.Module]:
     prefix = f"{PACKAGE}.{name}"
     return {module: tree for module, tree in modules.items() if module == prefix or module.startswith(prefix + ".")}
@@ -87,8 +93,7 @@ def planted(**sources: str) -> dict[str, ast.Module]:
     return {"p": ast.parse("")} | {f"p.{name.replace('__', '.')}": ast.parse(text) for name, text in sources.items()}
 
 
-def test_the_graphs_have_no_circle(modules):
-    graph = import_graph(modules)
+def test_the_graphs_have_no_circle(graph):
     assert circles(graph) == []
     assert circles(room_graph(graph)) == []
     assert circles_of_neighbours(graph) == []
@@ -103,8 +108,7 @@ def test_a_circle_is_found():
     assert circles(graph) == [["p.a.x", "p.b.y"]]
 
 
-def test_each_room_sees_only_rooms_before_it(modules):
-    graph = import_graph(modules)
+def test_each_room_sees_only_rooms_before_it(graph):
     assert against_order(graph, ORDER) == []
     assert {name for line in ORDER for name in line} == set(room_graph(graph))
 
@@ -129,8 +133,7 @@ def test_each_folder_of_plan_sees_those_before_it(modules):
     ] == []
 
 
-def test_strategies_do_not_import_each_other(modules):
-    graph = import_graph(modules)
+def test_strategies_do_not_import_each_other(graph):
     own = {type(strategy).__module__ for strategy in STRATEGIES.values()}
     homes = {each.removesuffix(".strategy") for each in own}
     found = [
@@ -150,14 +153,14 @@ def test_strategies_do_not_import_each_other(modules):
     assert named == {type(strategy) for strategy in STRATEGIES.values()}
 
 
-def test_the_loader_sees_the_formats_alone(modules):
-    rooms = room_graph(import_graph(modules))
+def test_the_loader_sees_the_formats_alone(graph):
+    rooms = room_graph(graph)
     assert rooms["loader"] <= OF_THE_LOADER
     assert {name for name, others in rooms.items() if "loader" in others} <= USES_THE_LOADER
 
 
-def test_hbpack_loader_holds_what_the_loader_needs(modules):
-    rooms, needed = room_graph(import_graph(modules)), {"__init__", "lazy"}
+def test_hbpack_loader_holds_what_the_loader_needs(graph):
+    rooms, needed = room_graph(graph), {"__init__", "lazy"}
     waiting = ["loader"]
     while waiting:
         needed.add(waiting[-1])
