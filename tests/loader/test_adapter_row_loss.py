@@ -16,6 +16,7 @@ from transformers import (  # noqa: E402
 )
 
 from packer_cli.errors import ConfigError  # noqa: E402
+from packer_cli.loader import losses  # noqa: E402
 from packer_cli.loader.adapters import packed_row  # noqa: E402
 from packer_cli.loader.adapters.causal_lm import run_packed_rows  # noqa: E402
 from packer_cli.loader.adapters.packed_row import PackedRow, finished_logits  # noqa: E402
@@ -32,8 +33,10 @@ def test_a_row_without_a_loss_keeps_the_graph():
     assert all(float(gradient.abs().max()) == 0 for gradient in found.values())
 
 
-def test_neither_the_logits_of_a_row_nor_its_scores_are_ever_whole():
-    length, vocabulary = 16_384, 32_000
+def test_neither_the_logits_of_a_row_nor_its_scores_are_ever_whole(monkeypatch):
+    length, vocabulary = 4096, 8000
+    monkeypatch.setattr(losses, "CHUNK", length * vocabulary // 16)
+    assert 2 * (length // 2) ** 2 > length * vocabulary / 8, "whole scores would not show"
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
