@@ -96,7 +96,7 @@ def test_the_mask_of_flex_attention_is_that_of_every_pair(sizes, window):
     ("config", "options"),
     [
         (LlamaConfig, {}),
-        (MistralConfig, {"sliding_window": 6}),
+        pytest.param(MistralConfig, {"sliding_window": 6}, marks=pytest.mark.slow),  # As in every other layer of:
         (Gemma2Config, {"attn_logit_softcapping": 5.0, "sliding_window": 6, "final_logit_softcapping": 3.0}),
     ],
 )
