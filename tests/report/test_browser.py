@@ -46,7 +46,7 @@ def tab(chromium, predicted):
     return opened(chromium, predicted, WIDTHS["laptop"])
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", ["phone", pytest.param("laptop", marks=pytest.mark.slow), "wide"])
 def test_all_charts_are_drawn_and_nothing_else_is_needed(chromium, predicted, width):
     tab = opened(chromium, predicted, WIDTHS[width])
     charts = predicted.reader.data("specs")["charts"]
@@ -86,7 +86,7 @@ GAPS = """(() => {
 """Rows of tiles that end before the others."""
 
 
-@pytest.mark.parametrize("groups", ["8k:1", "512:1,1k:1,2k:2,8k:4"])
+@pytest.mark.parametrize("groups", [pytest.param("8k:1", marks=pytest.mark.slow), "512:1,1k:1,2k:2,8k:4"])
 def test_no_text_is_cut_off_and_tiles_fill_their_rows(chromium, report, gpu, tmp_path, groups):
     lengths = tmp_path / "lengths.txt"
     lengths.write_text("".join(f"{20 + 37 * i % 900}\n{150 + 411 * i % 8000}\n" for i in range(300)))
