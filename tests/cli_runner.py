@@ -23,10 +23,17 @@ class Done(NamedTuple):
 
 
 def run(main: Callable[[], None], *arguments: object) -> Done:
-    """What a shell would see of `hbpack ARGUMENTS`."""
+    """What a shell would see of `hbpack ARGUMENTS`; one worker is the default, which needs no process of its own."""
+    from packer_cli.commands import engines
+
     out, err = io.StringIO(), io.StringIO()
     code = 0
-    with patch.object(sys, "argv", ["hbpack", *map(str, arguments)]), redirect_stdout(out), redirect_stderr(err):
+    with (
+        patch.object(sys, "argv", ["hbpack", *map(str, arguments)]),
+        patch.object(engines, "default_workers", lambda: 1),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             main()
         except SystemExit as stop:

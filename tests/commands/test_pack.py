@@ -51,6 +51,7 @@ def test_every_sample_is_packed_once_as_transformers_encodes_it(packed, sample, 
 def test_the_bytes_do_not_depend_on_workers(packed, tmp_path, sample_inputs, options):
     hbpack("pack", *sample_inputs, *options, "--output", tmp_path / "out", "--workers", 2)
     assert tree(tmp_path / "out") == tree(packed)
+    hbpack("verify", tmp_path / "out", "--workers", 2)
 
 
 def test_stages_chain_to_the_same_bytes(packed, tmp_path, sample_inputs, options):

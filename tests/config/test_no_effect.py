@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +64,16 @@ SETTINGS = GpuConfig.model_fields.keys() | {"strategy", "groups", "gpus"}
 
 
 def planned(name: str, options: dict[str, object]) -> str:
+    return planned_once(name, tuple(sorted(options.items())))
+
+
+@cache
+def planned_once(name: str, options: tuple[tuple[str, object], ...]) -> str:
     needs = STRATEGIES[name].needs
     given = {"groups": GROUPS.get(name, "8k:1"), "gpus": 8, "strategy": name}
     given |= MODEL if "a cost model" in needs else {}
     given |= {"global_tokens": "64k"} if "tokens of a step" in needs else {}
-    return hash_of_plan(packer_cli.plan(lengths_of_all_sizes(), **(given | options)).arrays)
+    return hash_of_plan(packer_cli.plan(lengths_of_all_sizes(), **(given | dict(options))).arrays)
 
 
 def test_every_option_is_tried():

@@ -59,7 +59,7 @@ def test_what_was_asked_for_and_what_came(packed, inputs):
 def test_append_gives_the_same_as_packing_all(packed, inputs):
     whole, _ = packed("whole")
     first, _ = packed("first", inputs[:1])
-    done = run(main, "append", first, inputs[1])
+    done = run(main, "append", first, inputs[1], "--workers", 2)
     assert done.code == 0, done.stderr
     assert files(first) == files(whole)
     assert "the set has this data already" in run(main, "append", first, inputs[1]).stderr
