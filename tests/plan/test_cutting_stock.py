@@ -26,7 +26,13 @@ OPTIMA = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMA)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("other triplets 60", "cut in five") else name
+        for name in OPTIMA
+    ],
+)
 def test_known_optima_are_found_and_proved(name):
     """Of a linear program's equal solutions, releases of HiGHS give different ones; triplets may need a pack more."""
     lengths, capacity, optimum = OPTIMA[name]

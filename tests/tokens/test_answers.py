@@ -108,7 +108,15 @@ def test_conversations_are_as_trl_makes_them(load, template, records):
     assert_as_trl(load("bytes", template), records)
 
 
-@pytest.mark.parametrize("template", ["chatml", "qwen3", "llama3.1", "gemma3", "phi3", "mistral"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "chatml",
+        "qwen3",
+        "gemma3",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama3.1", "phi3", "mistral")),
+    ],
+)
 def test_pairs_of_real_tokenizers_are_as_trl_makes_them(shared_data, real_chats, template):
     folder = str(shared_data / "tokenizers" / "gpt-neox-20b")
     tokenizer = load_tokenizer(folder, chat_template=read_template(template))  # Whose tokens are texts here.
@@ -121,7 +129,7 @@ def test_pairs_of_real_tokenizers_are_as_trl_makes_them(shared_data, real_chats,
     assert_as_trl(tokenizer, records)
 
 
-@pytest.mark.parametrize("template", ["qwen3", "qwen2.5", "llama3.1"])
+@pytest.mark.parametrize("template", ["qwen3", "llama3.1", pytest.param("qwen2.5", marks=pytest.mark.slow)])
 def test_pairs_with_tools_and_reasoning_are_as_trl_makes_them(shared_data, template):
     folder = str(shared_data / "tokenizers" / "gpt-neox-20b")
     tokenizer = load_tokenizer(folder, chat_template=read_template(template))

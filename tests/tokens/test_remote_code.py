@@ -1,14 +1,16 @@
 """Code that lies beside a tokenizer or a model never runs, whoever says yes."""
 
 import ast
+import io
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-HBPACK = [sys.executable, "-m", "packer_cli"]
+from packer_cli.cli.main import main
+from tests.cli_runner import HBPACK, Done, run
+
 CODE = """
 from transformers import PreTrainedTokenizerFast
 open({ran!r}, "w").write("ran")
@@ -33,20 +35,33 @@ def folder(repo, tmp_path, ran):
     return folder
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_code_of_a_tokenizer_never_runs(folder, ran, tmp_path, workers):
+@pytest.fixture(params=["here", "processes"])
+def tokenize(request, folder, tmp_path, monkeypatch):
+    """`hbpack tokenize` with this tokenizer, of somebody who says yes: with one worker, here, and with two."""
     (tmp_path / "in.jsonl").write_text('{"text": "one"}\n' * 2)
-    command = [*HBPACK, "tokenize", tmp_path / "in.jsonl", "--tokenizer", folder, "-o", tmp_path / "out"]
-    done = subprocess.run([*command, "--workers", workers], input="y\n" * 99, capture_output=True, text=True)
+    words = ["tokenize", tmp_path / "in.jsonl", "--tokenizer", folder, "-o", tmp_path / "out", "--workers"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 99))
+
+    def call():
+        if request.param == "here":
+            return run(main, *words, 1)
+        done = subprocess.run([*HBPACK, *words, "2"], input="y\n" * 99, capture_output=True, text=True)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+def test_code_of_a_tokenizer_never_runs(folder, ran, tokenize):
     message = (
         f"error: {folder}: its config names Python code to load it with (auto_map), but hbpack never runs a "
         "tokenizer's code; remove auto_map from a copy of the folder to use its tokenizer.json as it is\n"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+    assert tokenize() == (2, "", message)
     assert not ran.exists()
 
 
-def test_a_model_config_beside_it_asks_for_no_code_either(folder, ran, tmp_path):
+@pytest.mark.parametrize("tokenize", ["here"], indirect=True)
+def test_a_model_config_beside_it_asks_for_no_code_either(folder, ran, tokenize):
     """With a known tokenizer class, transformers looks at config.json too."""
     config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -54,10 +69,8 @@ def test_a_model_config_beside_it_asks_for_no_code_either(folder, ran, tmp_path)
     named = {**json.loads(file.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}
     del named["auto_map"]
     file.write_text(json.dumps(named))
-    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n')
-    command = [*HBPACK, "tokenize", tmp_path / "in.jsonl", "--tokenizer", folder, "-o", tmp_path / "out"]
-    done = subprocess.run([*command, "--workers", "1"], input="y\n" * 99, capture_output=True, text=True)
-    assert done.returncode == 0
+    done = tokenize()
+    assert done.code == 0
     assert "custom code" not in done.stderr
     assert not ran.exists()
 
