@@ -82,6 +82,7 @@ def stats_of_row(hbpack, inputs, row, *options):
     return json.loads(hbpack("stats", inputs, "--gpus", 8, *arguments, *options, "--json").stdout)
 
 
+@pytest.mark.usefixtures("rows_of_this_process")
 def test_all_rows_have_the_figures_of_stats(hbpack, lengths):
     done = hbpack("compare", lengths, *GROUPS, "--json")
     assert done.code == 0
