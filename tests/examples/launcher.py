@@ -35,7 +35,9 @@ PRELOADED = (
     "trl.trainer.dpo_trainer",
     "trl.trainer.reward_trainer",
     "lightning",
+    "s3fs",  # Lightning loads it with its first checkpoint.
     "packer_cli.loader",
+    "tests.examples.reference",
 )
 
 

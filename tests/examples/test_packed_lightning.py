@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.adapters import lightning as adapter
 from packer_cli.loader.adapters.lightning import PackedDataModule, PackedModule
 from packer_cli.loader.losses import batch_losses
 from packer_cli.loader.steps import packed_steps
@@ -186,28 +188,36 @@ def test_precisions_leave_the_rows_alone(pack: Callable[..., Path], precision: s
 
 
 class SlowBackward(lightning.Callback):
-    """The second step's last backward pass takes a second longer."""
+    """Each backward pass of the second step takes a minute longer, by the clock that the module reads."""
 
     def __init__(self) -> None:
         self.logs: list[dict[str, float]] = []
+        self.late = 0
+
+    def perf_counter(self) -> float:
+        return time.perf_counter() + self.late
 
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
-        if trainer.global_step == 1:
-            time.sleep(1)
+        self.late += 60 * (trainer.global_step == 1)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, step: Any, index: int) -> None:
         self.logs.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
 
-def test_measured_steps_stand_beside_predicted_ones(pack: Callable[..., Path], repo: Path) -> None:
+def test_measured_steps_stand_beside_predicted_ones(
+    pack: Callable[..., Path], repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = pack(OWN_GPU, 1, "--model", str(repo / "examples/sample/model"), "--gpu", "h100:memory=800GiB")
     slow = SlowBackward()
+    monkeypatch.setattr(adapter, "time", slow)
     trainer = lightning.Trainer(**QUIET, callbacks=[slow], enable_checkpointing=False, max_steps=3)
     trainer.fit(make_module(), PackedDataModule(packed))
-    predicted = [step.predicted_seconds for step in packed_steps(PackedDataset(packed, 0, 1))][:3]
+    steps = list(islice(packed_steps(PackedDataset(packed, 0, 1)), 3))
+    predicted = [step.predicted_seconds for step in steps]
     assert [each["predicted_step_seconds"] for each in slow.logs] == pytest.approx(predicted)
     assert max(slow.logs, key=lambda each: each["step_seconds"]) is slow.logs[1]
-    assert slow.logs[1]["step_seconds"] > 1 > slow.logs[2]["step_seconds"]
+    assert slow.logs[1]["step_seconds"] > slow.late == 60 * len(steps[1].batches)
+    assert slow.logs[2]["step_seconds"] < 60
 
 
 def test_validation_alone(pack: Callable[..., Path]) -> None:
