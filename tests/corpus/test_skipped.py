@@ -55,7 +55,7 @@ def texts(*inputs: object) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.bz2", "a.jsonl.xz", "a.ndjson.xz", "a.json.bz2", "part-00007"])
-@pytest.mark.parametrize("num_streams", [1, 3])
+@pytest.mark.parametrize("num_streams", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_bz2_and_xz(tmp_path: Path, name: str, num_streams: int) -> None:
     compress: Compress = lzma.compress if name.endswith("xz") else bz2.compress
     padding = b"\0" * 8 if name.endswith("xz") else b""
