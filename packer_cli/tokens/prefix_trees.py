@@ -13,16 +13,14 @@ the most.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import Columns
 from packer_cli.format.ragged import Lists
-from packer_cli.format.trees import SHARE_FROM
-from packer_cli.plan.core.types import Int32Array, Int64Array, read_only
+from packer_cli.format.trees import SHARE_FROM, Trees
+from packer_cli.plan.core.types import Int64Array, read_only
 
 NOTHING_SHARED = 2**31 - 1
 """`share_from` with which all branches stay apart."""
@@ -44,66 +42,53 @@ def make_trees(branches: Lists, items: Int64Array, share_from: int = SHARE_FROM)
     [[5, 6, 7, 6, 8], [0, 1, 3, 5], [-1, 0, 0], [1, 2]]
     """
     num_items, num_branches = len(items) - 1, len(branches.offsets) - 1
-    made = _Made(
-        ids=np.empty_like(branches.values),  # What is not written to takes no memory.
-        starts=np.zeros(2 * num_branches + num_items, dtype=np.int32),
-        parents=np.empty(2 * num_branches, dtype=np.int32),
-        ends=np.empty(num_branches, dtype=np.int32),
+    made = Trees(
+        segment_starts=np.zeros(2 * num_branches + num_items, dtype=np.int32),
+        segment_parents=np.empty(2 * num_branches, dtype=np.int32),
+        branch_segments=np.empty(num_branches, dtype=np.int32),
     )
     tokens, segments = (np.zeros(num_items + 1, dtype=np.int64) for _ in range(2))
+    unique = Lists(tokens, np.empty_like(branches.values))  # What is not written to takes no memory.
     given = Lists(read_only(branches.offsets), read_only(branches.values))
-    _make_trees(given, read_only(items), share_from, made, tokens, segments)
+    _make_trees(given, read_only(items), share_from, unique, made, segments)
     trees = {
-        "segment_starts": Lists(segments + np.arange(num_items + 1), made.starts[: segments[-1] + num_items]),
-        "segment_parents": Lists(segments, made.parents[: segments[-1]]),
-        "branch_segments": Lists(items, made.ends),
+        "segment_starts": Lists(segments + np.arange(num_items + 1), made.segment_starts[: segments[-1] + num_items]),
+        "segment_parents": Lists(segments, made.segment_parents[: segments[-1]]),
+        "branch_segments": Lists(items, made.branch_segments),
     }
-    return Lists(tokens, made.ids[: tokens[-1]]), trees
-
-
-class _Made(NamedTuple):
-    """The lists of trees, to be written to."""
-
-    ids: NDArray[np.integer]
-    starts: Int32Array
-    parents: Int32Array
-    ends: Int32Array
-
-
-class _Item(NamedTuple):
-    """The ids of the branches of an item, and the fewest nodes that are shared."""
-
-    values: NDArray[np.integer]
-    borders: Int64Array
-    share_from: int
+    return unique._replace(values=unique.values[: tokens[-1]]), trees
 
 
 @njit(cache=True, nogil=True)
 def _make_trees(
-    branches: Lists, items: Int64Array, share_from: int, made: _Made, tokens: Int64Array, segments: Int64Array
+    branches: Lists, items: Int64Array, share_from: int, unique: Lists, made: Trees, segments: Int64Array
 ) -> None:
-    """Write the lists; `tokens` and `segments` are their offsets, int64[i+1]."""
+    """Write the lists; `segments` is the offsets of those of trees, int64[i+1]."""
+    tokens, ids = unique
+    starts, parents, ends = made
     most = 1
     for item in range(len(items) - 1):
         most = max(most, items[item + 1] - items[item])
     room, stack = np.empty((4, most), dtype=np.int64), np.empty((most, 3), dtype=np.int64)
     for item in range(len(items) - 1):
         begin, end, first = items[item], items[item + 1], segments[item]
-        of = _Item(branches.values, branches.offsets[begin : end + 1], share_from)
-        own = _Made(made.ids[tokens[item] :], made.starts[first + item :], made.parents[first:], made.ends[begin:end])
-        num_tokens, number = _make_tree(of, own, room, stack)
+        of = Lists(branches.offsets[begin : end + 1], branches.values)
+        own = Trees(starts[first + item :], parents[first:], ends[begin:end])
+        num_tokens, number = _make_tree(of, share_from, ids[tokens[item] :], own, room, stack)
         tokens[item + 1], segments[item + 1] = tokens[item] + num_tokens, first + number
 
 
 @njit(cache=True)
-def _make_tree(of: _Item, made: _Made, room: Int64Array, stack: Int64Array) -> tuple[int, int]:
+def _make_tree(
+    of: Lists, share_from: int, ids: NDArray[np.integer], made: Trees, room: Int64Array, stack: Int64Array
+) -> tuple[int, int]:
     """Write the segments of an item in depth-first order, and return the numbers of tokens and of segments."""
-    values, borders, share_from = of
+    borders, values = of
     link, num_tokens, number = room[0], 0, 0
     for branch in range(len(borders) - 1):
         link[branch] = branch + 1
     link[len(borders) - 2] = _NONE
-    height = _divide(of, room, stack, 0, 0, 0, _NONE)
+    height = _divide(of, share_from, room, stack, 0, 0, 0, _NONE)
     while height:
         height -= 1
         one, depth, parent = stack[height]
@@ -112,30 +97,32 @@ def _make_tree(of: _Item, made: _Made, room: Int64Array, stack: Int64Array) -> t
             end = _num_shared(of, one, other, depth + share_from - 1, end)
             other = link[other]
         for place in range(depth, end):
-            made.ids[num_tokens + place - depth] = values[borders[one] + place]
+            ids[num_tokens + place - depth] = values[borders[one] + place]
         num_tokens += end - depth
-        made.parents[number] = parent
-        made.starts[number + 1] = num_tokens
+        made.segment_parents[number] = parent
+        made.segment_starts[number + 1] = num_tokens
         if borders[one] + end == borders[one + 1]:  # Of a branch alone, or of equal ones.
             while one != _NONE:
-                made.ends[one] = number
+                made.branch_segments[one] = number
                 one = link[one]
         else:
-            height = _divide(of, room, stack, height, one, end, number)
+            height = _divide(of, share_from, room, stack, height, one, end, number)
         number += 1
     return num_tokens, number
 
 
 @njit(cache=True)
-def _divide(of: _Item, room: Int64Array, stack: Int64Array, height: int, first: int, depth: int, parent: int) -> int:
+def _divide(
+    of: Lists, share_from: int, room: Int64Array, stack: Int64Array, height: int, first: int, depth: int, parent: int
+) -> int:
     """Divide a list of branches, given by its first one, into those of the segments that begin at a depth.
 
     These are put on the stack, the first on top; returns its height. Below a segment, at least two are made.
     """
     link, keys, firsts, lasts = room
-    num_groups, branch, end = 0, first, depth + of.share_from
+    num_groups, branch, end = 0, first, depth + share_from
     while branch != _NONE:
-        following, group, key = link[branch], 0, _key(of, branch, depth)
+        following, group, key = link[branch], 0, _key(of, branch, depth, share_from)
         while group < num_groups and (
             keys[group] != key or key == _NONE or _num_shared(of, firsts[group], branch, depth, end) < end
         ):
@@ -154,13 +141,13 @@ def _divide(of: _Item, room: Int64Array, stack: Int64Array, height: int, first: 
 
 
 @njit(cache=True)
-def _key(of: _Item, branch: int, depth: int) -> int:
+def _key(of: Lists, branch: int, depth: int, share_from: int) -> int:
     """Make a number that is equal for branches that share a segment from a depth on, and for few others.
 
     It is that of the first token and of the last node that they must share; -1: the branch is too short for any.
     """
-    begin, stop = of.borders[branch] + depth, of.borders[branch + 1]
-    last = begin + of.share_from - 1
+    begin, stop = of.offsets[branch] + depth, of.offsets[branch + 1]
+    last = begin + share_from - 1
     if last >= stop:
         return _NONE
     after = np.int64(of.values[last + 1]) + 1 if last + 1 < stop else np.int64(0)
@@ -170,9 +157,9 @@ def _key(of: _Item, branch: int, depth: int) -> int:
 
 
 @njit(cache=True)
-def _num_shared(of: _Item, one: int, other: int, depth: int, end: int) -> int:
+def _num_shared(of: Lists, one: int, other: int, depth: int, end: int) -> int:
     """Count the nodes, `end` at most, that two branches share that have the same tokens before `depth`."""
-    values, borders, _ = of
+    borders, values = of
     a, b = borders[one], borders[other]
     lengths = borders[one + 1] - a, borders[other + 1] - b
     stop = min(end + 1, lengths[0], lengths[1])
