@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -19,20 +19,6 @@ from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local
 from packer_cli.format.shards import Pack
 from packer_cli.format.trees import Trees
 from packer_cli.loader import passes
-
-
-class RowTrees(NamedTuple):
-    """The trees of a row, see `loader.trees`. Places are those in this rank's part (t tokens)."""
-
-    trees: Trees
-    """Trees of the whole row; padding is the last root."""
-    paths: Lists
-    """The tokens of the leaves' paths in the whole row, int64 [K]: the keys of the run of queries that each ends"""
-    last_index: np.ndarray
-    """int64 [n]: the last token of each branch; -1 if another rank has it"""
-    loss_weights: np.ndarray
-    """float32 [t], aligned with `shift_labels`: sum of the weights of the terms, in a set without weights their number
-    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,13 +53,18 @@ class MicroBatch:
     """float32 [t], aligned with `labels`: the weight of each token's loss, 0 where the label is -100; None: there are
     no weights"""
     shift_loss_weights: np.ndarray | None = None
-    """float32 [t], aligned with `shift_labels`"""
+    """float32 [t], aligned with `shift_labels`; where the row keeps its trees, the sum over branches that train the
+    token, and in a set without weights their number"""
     loss_weight: float | None = None
     """Sum of the weights of the pack; None: there are none"""
     items: dict[str, np.ndarray] = field(default_factory=dict)
     """The metadata of items, by name; empty in a set of flat samples"""
-    trees: RowTrees | None = None
-    """Only where the row keeps its trees: then the segments are trees, and `loss_weights` here"""
+    trees: Trees | None = None
+    """Trees of the whole row, where it keeps them, see `loader.trees`: the segments; padding is the last root."""
+    paths: Lists | None = None
+    """Tokens of the paths of the trees' leaves, int64 [K]: the keys of the run of queries that each leaf ends"""
+    last_index: np.ndarray | None = None
+    """int64 [n]: the last token of each branch of trees, in this rank's part; -1 if another rank has it"""
     pack: Pack
     """Pack that the row has, before its samples are aligned; that of a filler has no samples."""
     row: RankRow

@@ -21,7 +21,7 @@ from packer_cli.format.ranks import RankRow
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Pack
 from packer_cli.format.trees import Trees
-from packer_cli.loader.batch import BatchBuilder, MicroBatch, RowTrees
+from packer_cli.loader.batch import BatchBuilder, MicroBatch
 
 _NONE = np.empty(0, dtype=np.int32)
 
@@ -57,12 +57,9 @@ class TreeBuilder(BatchBuilder):
         own = {name: values.copy() for name, values in padded._asdict().items()}
         micro.items = _items(pack) | own | {"token_index": token_index, "segment_id": branches[here]}
         last = trees.segment_starts[trees.branch_segments + 1].astype(np.int64) - 1 - start
-        micro.trees = RowTrees(
-            trees=padded,
-            paths=paths,
-            last_index=np.where((last >= 0) & (last < length), last, -1),
-            loss_weights=np.bincount(token_index, weights[here], minlength=length).astype(np.float32),
-        )
+        micro.trees, micro.paths = padded, paths
+        micro.last_index = np.where((last >= 0) & (last < length), last, -1)
+        micro.shift_loss_weights = np.bincount(token_index, weights[here], minlength=length).astype(np.float32)
         return micro
 
 

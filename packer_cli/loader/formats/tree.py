@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 from packer_cli.format.ragged import Lists
 from packer_cli.format.trees import Trees
-from packer_cli.loader.batch import MicroBatch, RowTrees
+from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, as_rows, open_batch, tensors_of
 from packer_cli.loader.formats.flex import RowMask, tree_mask
 
@@ -35,7 +34,9 @@ def adapt(micro: MicroBatch) -> Batch:
     Source: TRL's `experimental/async_grpo/packing.py`, whose kernel reads these names; there every segment is a run,
     and K the sum of all their paths.
     """
-    return _batch(micro, lambda row: kernel_keys(row.trees, row.paths))
+    assert micro.trees is not None
+    assert micro.paths is not None
+    return _batch(micro, kernel_keys(micro.trees, micro.paths))
 
 
 def adapt_flex(micro: MicroBatch) -> Batch:
@@ -43,7 +44,8 @@ def adapt_flex(micro: MicroBatch) -> Batch:
 
     The mask is a `BlockMask` of the whole row, which does not grow with K.
     """
-    return _batch(micro, lambda row: {"attention_mask": row_mask(row.trees)})
+    assert micro.trees is not None
+    return _batch(micro, {"attention_mask": row_mask(micro.trees)})
 
 
 def kernel_keys(trees: Trees, paths: Lists) -> dict[str, Any]:
@@ -73,17 +75,14 @@ def two_branches(shared: int, first: int, second: int) -> Trees:
     return Trees(starts, np.array([-1, 0, 0], np.int32), np.array([1, 2], np.int32))
 
 
-def _batch(micro: MicroBatch, of_attention: Callable[[RowTrees], dict[str, Any]]) -> Batch:
-    tree = micro.trees
-    assert tree is not None
+def _batch(micro: MicroBatch, of_attention: dict[str, Any]) -> Batch:
     borders = torch.from_numpy(micro.cu_seqlens)
     keys = {
         **as_rows(tensors_of(micro, {"input_ids": "input_ids", "position_ids": "position_ids"})),
         # A copy: `labels` and `shift_labels` share memory.
         "shift_labels": torch.from_numpy(micro.shift_labels[None].copy()),
-        **of_attention(tree),
-        "last_index": torch.from_numpy(tree.last_index),
-        "loss_weights": torch.from_numpy(tree.loss_weights),
+        **of_attention,
+        **tensors_of(micro, {"last_index": "last_index", "loss_weights": "shift_loss_weights"}),
         "cu_seqlens": borders,
     }
     return open_batch(micro, keys, borders)
