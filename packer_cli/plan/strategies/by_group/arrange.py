@@ -38,14 +38,13 @@ def plan_groups(pieces: Pieces, request: PlanRequest) -> Plan:
     if request.algorithm.is_padded:
         return _plan_batches(pieces, lengths, request)
     is_left = np.ones(len(pieces), dtype=np.bool_)
-    items = None if pieces.attention is None else ItemNeeds.of(pieces, pieces.attention, request.evened)
     by_group: list[GroupPacks] = []
     for g, group in reversed(list(enumerate(request.groups))):
         own = is_in_group(lengths, request.groups, g)
         own &= is_left
         is_left[own] = False
         num_ranks = group.num_dp_ranks(request.num_gpus)
-        of_group = _OfGroup(request, g, group.capacity, num_ranks, align_up(lengths, group.align), items)
+        of_group = _OfGroup(request, g, group.capacity, num_ranks, align_up(lengths, group.align), pieces)
         by_group.insert(0, of_group.arrange(own, is_left))
     slots, num_spread, first = [], [], 0
     for part, group in zip(by_group, request.groups, strict=True):
@@ -116,36 +115,6 @@ class GroupPacks(NamedTuple):
         return len(self.offsets) - 1
 
 
-class ItemNeeds(NamedTuple):
-    """The needs and the work of m pieces of items, whose rows have several limits."""
-
-    needs: Int64Array
-    """int64[r, m]: see `Pieces.needs`."""
-    attention: Int64Array
-    """int64[m]: attention work."""
-    work: Int64Array
-    """int64[m]: what the plan evens out."""
-
-    @classmethod
-    def of(cls, pieces: Pieces, attention: Int64Array, linear: int) -> ItemNeeds:
-        """Return the needs of pieces with this attention work."""
-        needs = np.array(pieces.needs, dtype=np.int64)
-        return cls(needs, attention, attention + linear * needs[0])
-
-    def taken(self, offsets: Int64Array, pieces: Int32Array, limits: Sequence[int]) -> Int64Array:
-        """Sum up how much each pack takes of its capacity, `limits[0]`, by its scarcest limit: int64[p]."""
-        sums = (pack_sums(need, offsets, pieces) for need in self.needs)
-        found = np.zeros(len(offsets) - 1, dtype=np.int64)
-        for total, most in zip(sums, limits, strict=True):
-            np.maximum(found, -(-total * limits[0] // most), out=found)
-        return found
-
-    def in_squares(self, work: Int64Array, sizes: Int32Array) -> Int64Array:
-        """Scale attention work of packs (int64[p]) to that of squared sizes, by which fillers are chosen."""
-        squares = np.square(sizes, dtype=np.float64).sum()
-        return (work * (float(squares) / max(1.0, float(self.attention.sum())))).astype(np.int64)
-
-
 FREE_TO_FILL = 1 / 16
 """Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""
 
@@ -163,8 +132,8 @@ class _OfGroup:
     """Packs of an iteration."""
     lengths: Int32Array
     """int32[m], length of every piece, or the size of an item, aligned as the group says."""
-    items: ItemNeeds | None
-    """Needs of all pieces of items; None for flat samples, whose work follows from their lengths."""
+    given: Pieces
+    """All pieces."""
 
     @property
     def num_even(self) -> int:
@@ -191,7 +160,7 @@ class _OfGroup:
                 if request.fill == "balanced":
                     # By attention work, even with a linear cost: filled packs have equal tokens and linear terms.
                     order = order_packs(work, num_ranks, request.balance, state)
-                    squares = work if self.items is None else self.items.in_squares(work, lengths)
+                    squares = self.in_squares(work)
                     pack_of, chosen = balanced_fill(room, squares, order, self.num_even, count, median_length(count))
                 else:
                     pack_of, chosen = longest_fill(room, count)
@@ -203,8 +172,8 @@ class _OfGroup:
             is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
             tokens, work = self.taken_and_work(offsets, pieces)
         if order is None:
-            if self.items is not None:
-                tokens = pack_sums(self.items.needs[0], offsets, pieces)
+            if self.given.attention is not None:
+                tokens = pack_sums(self.given.length, offsets, pieces)
             order = self.order(tokens, work, state)
         packs = self.complete(offsets, pieces, order)
         if request.balance.refine:
@@ -212,11 +181,29 @@ class _OfGroup:
         return packs
 
     def taken_and_work(self, offsets: Int64Array, pieces: Int32Array) -> tuple[Int64Array, Int64Array]:
-        """Sum up how much each pack takes of its capacity, and its attention work (int64[p] both)."""
-        if self.items is None:
+        """Sum up how much each pack takes of its capacity, by its scarcest limit, and its attention work (int64[p]
+        both)."""
+        if self.given.attention is None:
             return csr.pack_tokens_and_work(offsets, pieces, self.lengths)
-        limits = limits_of(self.capacity, self.request.limits)
-        return self.items.taken(offsets, pieces, limits), pack_sums(self.items.attention, offsets, pieces)
+        taken = np.zeros(len(offsets) - 1, dtype=np.int64)
+        for need, most in zip(self.given.needs, limits_of(self.capacity, self.request.limits), strict=True):
+            np.maximum(taken, -(-pack_sums(need, offsets, pieces) * self.capacity // most), out=taken)
+        return taken, pack_sums(self.given.attention, offsets, pieces)
+
+    def in_squares(self, work: Int64Array) -> Int64Array:
+        """Scale attention work of packs (int64[p]) to that of squared lengths, by which fillers are chosen."""
+        if self.given.attention is None:
+            return work
+        squares = np.square(self.lengths, dtype=np.float64).sum()
+        return (work * (float(squares) / max(1.0, float(self.given.attention.sum())))).astype(np.int64)
+
+    def evened_work(self, pieces: Int32Array | slice) -> Int64Array:
+        """Compute what the plan evens out of these pieces (int64[k])."""
+        linear, attention = self.request.evened, self.given.attention
+        if attention is not None:
+            return attention[pieces] + linear * self.given.length[pieces].astype(np.int64)
+        length = self.lengths[pieces].astype(np.int64)
+        return length * (length + linear)
 
     def pack(self, own: BoolArray, count: Int64Array) -> tuple[Int64Array, Int32Array]:
         """Pack the group's own pieces (bool[m]); `(offsets, pieces)` as CSR arrays.
@@ -231,7 +218,9 @@ class _OfGroup:
         request, lengths, capacity, algorithm = self.request, self.lengths, self.capacity, self.request.algorithm
         seed = int(rng_state(request.seed, Stream.PACKING, self.g)[0])
         is_all = bool(own.all())
-        needs = None if self.items is None or algorithm.pack_needs is None else self.items.needs[:, own]
+        needs = None
+        if self.given.attention is not None and algorithm.pack_needs is not None:
+            needs = np.array([need[own] for need in self.given.needs], dtype=np.int64)
 
         def packed(most: int) -> tuple[Int64Array, Int32Array]:
             # A piece longer than `most` gets a pack of its own, as one of that length does.
@@ -292,8 +281,7 @@ class _OfGroup:
     def spread(self, pieces: Int32Array, num_rows: int) -> tuple[Int64Array, Int32Array] | None:
         """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
         num_rows = min(num_rows, len(pieces))
-        length = self.lengths[pieces].astype(np.int64)
-        work = length * (length + self.request.evened) if self.items is None else self.items.work[pieces]
+        work = self.evened_work(pieces)
         falling, most = as_ids(np.argsort(-work, kind="stable")), self.request.max_samples
         row_of = spread(self.lengths[pieces], work, falling, self.capacity, num_rows, most)
         if (row_of < 0).any():
@@ -305,7 +293,7 @@ class _OfGroup:
 
     def refine(self, packs: GroupPacks) -> None:
         """Even out each `num_even` packs in place; spread rows do not become longer."""
-        request, items = self.request, self.items
+        request = self.request
         num_whole = packs.num_packs - packs.num_rest
         rest_tokens, _ = self.taken_and_work(packs.offsets[num_whole:], packs.pieces)
         longest_rest = int(rest_tokens.max(initial=0))
@@ -313,9 +301,9 @@ class _OfGroup:
             even: Callable[..., Evened | None] = partial(
                 even_samples, lengths=self.lengths, capacity=most, linear=request.evened, most=request.max_samples
             )
-            if items is not None:
-                limits = limits_of(most, request.limits)
-                even = partial(even_items, needs=items.needs, work=items.work, limits=limits, most=request.max_samples)
+            if self.given.attention is not None:
+                limits, work = limits_of(most, request.limits), self.evened_work(slice(None))
+                even = partial(even_items, needs=self.given.needs, work=work, limits=limits, most=request.max_samples)
             refine_packs(packs.offsets, packs.pieces, first, stop, self.num_even, even)
 
 
