@@ -24,7 +24,7 @@ def test_refine_equals_its_twin(packs, extra, num_ranks):
     work, sizes, paths = np.array([item for pack in packs for item in pack]).T
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])])
     pieces = np.arange(len(work), dtype=np.int32)
-    even = partial(even_items, needs=np.stack([sizes, paths]), work=work, limits=(capacity, capacity))
+    even = partial(even_items, needs=(sizes, paths), work=work, limits=(capacity, capacity))
     refine_packs(offsets, pieces, 0, len(packs), num_ranks, even)
     refined = [pieces[a:b] for a, b in itertools.pairwise(offsets)]
     assert sorted(pieces.tolist()) == list(range(len(work)))

@@ -7,8 +7,6 @@ it, so only the items nearest to that are tried: O(a log b) for packs of a and b
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
@@ -16,33 +14,25 @@ from packer_cli.plan.core.csr import num_at_least
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.kernels.exchange import MOST_PARTNERS, NONE, ONE, ZERO
 
-_WORK, _PIECE = 0, -1
-"""Numbers of an item, see `ItemRows`."""
+_WORK, _LAST = 0, -1
+"""The numbers of items and packs, see `exchange_items`."""
 _NEAR = 8
 """Items with more work than the ideal partner that are tried, and so many with less."""
 
 
-class ItemRows(NamedTuple):
-    """The packs of an iteration; the kernel keeps them up to date."""
-
-    items: Int64Array
-    """int64[r+2, packs, width]: of the items of each pack, by falling work: work; the r needs; and its piece."""
-    numbers: Int64Array
-    """int64[packs]: items of each pack, at most `width`."""
-    totals: Int64Array
-    """int64[r+1, packs]: work, and the needs of the packs."""
-
-
 @njit(cache=True)
-def exchange_items(rows: ItemRows, limits: Int64Array, limit: float, most_tries: int) -> None:
+def exchange_items(items: Int64Array, totals: Int64Array, limits: Int64Array, limit: float, most_tries: int) -> None:
     """Lower the greatest work of these packs by exchanges, until it is within the limit or no exchange helps.
 
     Args:
+        items: int64[r+2, packs, width], of the items of each pack, by falling work: work; the r needs; and its piece.
+        totals: int64[r+2, packs], the sums of these, and last the number of items, at most `width`. Both are kept up
+            to date.
         limits: int64[r], the most of each need of a pack.
         limit: greatest work at which to stop.
         most_tries: pairs of packs to search for an exchange; the last round may exceed it.
     """
-    num, of_packs = len(rows.numbers), rows.totals[_WORK]
+    num, of_packs = totals.shape[1], totals[_WORK]
     tried_in = np.empty(num, dtype=np.int64)  # The round that last tried a pack.
     tried_in[:] = NONE
     number, tries = ZERO, ZERO
@@ -59,9 +49,9 @@ def exchange_items(rows: ItemRows, limits: Int64Array, limit: float, most_tries:
                     light = p
             tried_in[light] = number
             tries += 1
-            given, taken = _best_exchange(rows, heavy, light, limits)
+            given, taken = _best_exchange(items, totals, heavy, light, limits)
             if given >= 0:
-                _exchange(rows, heavy, light, given, taken)
+                _exchange(items, totals, heavy, light, given, taken)
                 is_done = False
                 break
         if is_done:
@@ -70,62 +60,67 @@ def exchange_items(rows: ItemRows, limits: Int64Array, limit: float, most_tries:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _best_exchange(rows: ItemRows, heavy: int, light: int, limits: Int64Array) -> tuple[int, int]:
+def _best_exchange(
+    items: Int64Array, totals: Int64Array, heavy: int, light: int, limits: Int64Array
+) -> tuple[int, int]:
     """Find the places of the item that the heavy pack gives, and of the one that it takes; -1 for none."""
-    gap = rows.totals[_WORK, heavy] - rows.totals[_WORK, light]
+    gap, numbers = totals[_WORK, heavy] - totals[_WORK, light], totals[_LAST]
     best, given, taken = gap, NONE, NONE
-    has_space = rows.numbers[light] < rows.items.shape[2] and rows.numbers[heavy] > 1
-    others = rows.items[_WORK, light, : rows.numbers[light]]
-    for i in range(rows.numbers[heavy]):
-        work = rows.items[_WORK, heavy, i]
-        if has_space and abs(gap - 2 * work) < best and _fit(rows, heavy, light, i, NONE, limits):
+    has_space = numbers[light] < items.shape[2] and numbers[heavy] > 1
+    others = items[_WORK, light, : numbers[light]]
+    for i in range(numbers[heavy]):
+        work = items[_WORK, heavy, i]
+        if has_space and abs(gap - 2 * work) < best and _fit(items, totals, heavy, light, i, NONE, limits):
             best, given, taken = abs(gap - 2 * work), i, NONE
         near = num_at_least(others, work - gap // 2 + 1)
         for j in range(max(near - _NEAR, ZERO), min(near + _NEAR, len(others))):
             left = abs(gap - 2 * (work - others[j]))
-            if left < best and _fit(rows, heavy, light, i, j, limits):
+            if left < best and _fit(items, totals, heavy, light, i, j, limits):
                 best, given, taken = left, i, j
     return given, taken
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _fit(rows: ItemRows, heavy: int, light: int, given: int, taken: int, limits: Int64Array) -> bool:
+def _fit(
+    items: Int64Array, totals: Int64Array, heavy: int, light: int, given: int, taken: int, limits: Int64Array
+) -> bool:
     """Whether both packs are within all limits after an exchange."""
     for k in range(1, len(limits) + 1):
-        more = rows.items[k, heavy, given] - (rows.items[k, light, taken] if taken >= 0 else ZERO)
-        if max(rows.totals[k, light] + more, rows.totals[k, heavy] - more) > limits[k - 1]:
+        more = items[k, heavy, given] - (items[k, light, taken] if taken >= 0 else ZERO)
+        if max(totals[k, light] + more, totals[k, heavy] - more) > limits[k - 1]:
             return False
     return True
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _exchange(rows: ItemRows, heavy: int, light: int, given: int, taken: int) -> None:
+def _exchange(items: Int64Array, totals: Int64Array, heavy: int, light: int, given: int, taken: int) -> None:
     """Move the items; each pack stays in order, after those of equal work."""
-    item = _remove(rows, heavy, given)
+    item = _remove(items, totals, heavy, given)
     if taken >= 0:
-        _insert(rows, heavy, _remove(rows, light, taken))
-    _insert(rows, light, item)
+        _insert(items, totals, heavy, _remove(items, totals, light, taken))
+    _insert(items, totals, light, item)
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _remove(rows: ItemRows, pack: int, place: int) -> Int64Array:
+def _remove(items: Int64Array, totals: Int64Array, pack: int, place: int) -> Int64Array:
     """Take an item out: int64[r+2]."""
-    item = rows.items[:, pack, place].copy()
-    rows.totals[:, pack] -= item[:_PIECE]
-    rows.numbers[pack] -= ONE
-    for values in rows.items[:, pack]:
-        for q in range(place, rows.numbers[pack]):
+    item = items[:, pack, place].copy()
+    totals[:_LAST, pack] -= item[:_LAST]
+    totals[_LAST, pack] -= ONE
+    for values in items[:, pack]:
+        for q in range(place, totals[_LAST, pack]):
             values[q] = values[q + 1]
     return item
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _insert(rows: ItemRows, pack: int, item: Int64Array) -> None:
-    place, number = num_at_least(rows.items[_WORK, pack, : rows.numbers[pack]], item[_WORK]), rows.numbers[pack]
+def _insert(items: Int64Array, totals: Int64Array, pack: int, item: Int64Array) -> None:
+    number = totals[_LAST, pack]
+    place = num_at_least(items[_WORK, pack, :number], item[_WORK])
     for k in range(len(item)):
-        values = rows.items[k, pack]
+        values = items[k, pack]
         for q in range(number, place, -1):
             values[q] = values[q - 1]
         values[place] = item[k]
-    rows.totals[:, pack] += item[:_PIECE]
-    rows.numbers[pack] += ONE
+    totals[:_LAST, pack] += item[:_LAST]
+    totals[_LAST, pack] += ONE

@@ -101,7 +101,7 @@ def even_samples(
 def even_items(
     members: Int32Array,
     offsets: Int64Array,
-    needs: Int64Array,
+    needs: Sequence[NDArray[np.integer]],
     work: Int64Array,
     limits: Sequence[int],
     most: int = UNLIMITED,
@@ -111,23 +111,23 @@ def even_items(
     It ends when the heaviest pack is within `TOLERANCE` of the mean, or of the heaviest item.
 
     Args:
-        needs: int64[r, m], of each piece.
+        needs: int[m] each, r of them, of each piece.
         work: int64[m], of each piece.
         limits: r numbers, the most of each need that a pack may have.
         most: most items of a pack.
     """
-    from packer_cli.plan.kernels.exchange_items import ItemRows, exchange_items  # Flat samples need not wait for it.
+    from packer_cli.plan.kernels.exchange_items import exchange_items  # Flat samples need not wait for it.
 
     own, count = work[members], np.diff(offsets)
     of_packs = np.add.reduceat(own, offsets[:-1])
     limit = max(of_packs.mean(), float(own.max())) * (1 + TOLERANCE)
     if of_packs.max() <= limit:
         return None
-    order, columns = np.argsort(-own, kind="stable"), np.vstack([own, needs[:, members], members])
+    order, columns = np.argsort(-own, kind="stable"), np.vstack([own, *(need[members] for need in needs), members])
     rows = _to_rows(columns, count, order, min(_ITEM_GROWTH * int(count.max()), most))
-    item_rows = ItemRows(rows, count, np.add.reduceat(columns[:-1], offsets[:-1], axis=1))
-    exchange_items(item_rows, np.array(limits, dtype=np.int64), limit, MOST_TRIES * len(count))
-    return rows[-1], count
+    totals = np.vstack([np.add.reduceat(columns[:-1], offsets[:-1], axis=1), count])
+    exchange_items(rows, totals, np.array(limits, dtype=np.int64), limit, MOST_TRIES * len(count))
+    return rows[-1], totals[-1]
 
 
 def _to_rows(columns: Iterable[NDArray[np.integer]], count: Int64Array, order: Int64Array, width: int) -> Int64Array:
