@@ -53,7 +53,7 @@ def pack_corpus(
 
     def require(part: PartInfo) -> None:
         """Refuse trees before they replace the store of a set. Where there is no set, tokens stay for another plan."""
-        if has_plan and part.items is not None:
+        if has_plan and part.columns.of_items:
             resolve(plan, "item")
             refuse_index(write_options, "item")
 

@@ -113,12 +113,11 @@ _KINDS = {"pair": "pair", "group": "group", "turns": "conversation"}
 
 def _items(index: StoreIndex) -> str:
     """Write the contents of items, and the tokens that their shared prefixes save."""
-    parts = [(part.items, part.num_tokens) for part in index.parts if part.items is not None]
-    kinds = sum((Counter(items.kinds) for items, _ in parts), Counter[str]())
-    num_branches = sum(items.num_branches for items, _ in parts) - kinds["sample"]
-    num_saved = sum(items.num_flat_tokens - num_tokens for items, num_tokens in parts)
+    kinds = sum((Counter(part.kinds) for part in index.parts), Counter[str]())
+    num_branches = sum(part.num_branches for part in index.parts if part.kinds) - kinds["sample"]
+    whole = counted(index.total("num_flat_tokens"), "token")
+    num_saved = index.total("num_flat_tokens") - index.total("num_tokens")
     some = ", ".join(counted(kinds[kind], name) for kind, name in _KINDS.items() if kinds[kind])
-    whole = counted(index.total("num_tokens") + num_saved, "token")
     return f"{some}: {counted(num_branches, 'sample')}; sharing prefixes saves {num_saved:,} of {whole}"
 
 

@@ -55,17 +55,6 @@ class PartFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartItems:
-    """The items of a part with trees."""
-
-    kinds: dict[str, int]
-    """Number of items of each kind (`pair`, `group`, `turns`, `sample`)."""
-    num_branches: int
-    num_flat_tokens: int
-    """Tokens of all branches, without sharing."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PartInfo:
     """One part of the store."""
 
@@ -83,8 +72,13 @@ class PartInfo:
     """Loss tokens; the ones of each branch count."""
     loss_weight: float | None = None
     """Sum of the weights of loss tokens; None if the part has no weights, as all are 1."""
-    items: PartItems | None = None
-    """The items; None: the part has no trees, a row is a sample."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """Number of items of each kind (`pair`, `group`, `turns`, `sample`); empty: the part has no trees, a row is a
+    sample."""
+    num_branches: int
+    """Samples; in a part with trees, the branches of its items."""
+    num_flat_tokens: int
+    """Tokens of all branches, without sharing."""
     num_rejected: int
     num_without_loss: int
     """Rejected records in which no token carries a loss."""
@@ -108,7 +102,7 @@ class PartInfo:
     @property
     def columns(self) -> RowColumns:
         """The columns that it has besides those of all parts."""
-        return RowColumns(self.loss_weight is not None, self.items is not None)
+        return RowColumns(self.loss_weight is not None, bool(self.kinds))
 
     @property
     def rejects_name(self) -> str:

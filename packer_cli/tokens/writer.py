@@ -18,7 +18,6 @@ from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.schema import ITEM_VALUES, RowColumns
 from packer_cli.format.trees import GROUP, KINDS, SAMPLE, SHARE_FROM
 from packer_cli.tokens.encode.rows import Items
-from packer_cli.tokens.index import PartItems
 from packer_cli.tokens.input_slices import LINE
 
 _TOKENS_PER_BATCH = 2**22
@@ -53,7 +52,8 @@ class PartWriter:
         self._waiting: list[tuple[TokenBatch, Items]] = []
         self._num_waiting = 0
         self._kinds = np.zeros(len(KINDS), dtype=np.int64)
-        self._num_branches = self._num_flat_tokens = 0
+        self.num_branches = 0
+        self.num_flat_tokens = 0
         self.num_samples = 0
         self.num_tokens = 0
         self.num_loss_tokens = 0
@@ -61,12 +61,9 @@ class PartWriter:
         """Sum of the weights of loss tokens; None if they have none."""
 
     @property
-    def items(self) -> PartItems | None:
-        """The items of a part with trees; None without trees."""
-        if not self._columns.of_items:
-            return None
-        kinds = {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
-        return PartItems(kinds=kinds, num_branches=self._num_branches, num_flat_tokens=self._num_flat_tokens)
+    def kinds(self) -> dict[str, int]:
+        """Number of items of each kind; empty without trees."""
+        return {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
 
     def write(self, samples: TokenBatch, items: Items | None = None) -> None:
         """Append samples; `lines` are their keys, see `packer_cli.tokens.input_slices`, and rise from call to call.
@@ -100,8 +97,6 @@ class PartWriter:
             columns = item_columns(columns["input_ids"], items, num_spans, share_prefixes=self._shares)
             span_ends, lines = span_ends[items.offsets], lines[items.offsets[:-1]]
             self._kinds += np.bincount(items.kinds, minlength=len(KINDS))
-            self._num_branches += len(samples.lines)
-            self._num_flat_tokens += len(samples.input_ids)
         num_loss_tokens = count_by_row(starts, stops, span_ends).astype(np.int32)
         columns |= {
             STARTS: Lists(span_ends, starts),
@@ -111,6 +106,8 @@ class PartWriter:
             "line": lines & LINE,
         }
         writer.write_batch(to_batch(columns, schema))
+        self.num_branches += len(samples.lines)
+        self.num_flat_tokens += len(samples.input_ids)
         self.num_samples += len(lines)
         self.num_tokens += len(columns["input_ids"].values)
         self.num_loss_tokens += int(num_loss_tokens.sum())

@@ -69,7 +69,7 @@ def test_what_a_plan_sees(tmp_path_factory, parts):
     of_items = any(not item.is_plain for item in items)
     assert (store.index.unit == "item") == of_items
     if not of_items:
-        assert all(part["items"] is None for part in json.loads((store.folder / INDEX_NAME).read_text())["parts"])
+        assert not any(part["kinds"] for part in json.loads((store.folder / INDEX_NAME).read_text())["parts"])
         return
     found = store.trees()
     assert found.kinds.tolist() == [kind_of(item) for item in items]
@@ -88,12 +88,11 @@ def test_what_the_index_counts(tmp_path_factory, parts):
     store = make_item_store(tmp_path_factory.mktemp("store"), parts)
     for part, info in zip(parts, store.index.parts, strict=True):
         items = [item for batch in part for item in batch]
-        assert (info.items is None) == all(item.is_plain for item in items)
-        if info.items is not None:
-            kinds = [KINDS[kind_of(item)] for item in items]
-            assert info.items.kinds == {kind: kinds.count(kind) for kind in kinds}
-            assert info.items.num_branches == sum(len(item.branches) for item in items)
-            assert info.items.num_flat_tokens == sum(len(ids) for item in items for ids, _ in item.branches)
+        is_flat = all(item.is_plain for item in items)
+        kinds = [] if is_flat else [KINDS[kind_of(item)] for item in items]
+        assert info.kinds == {kind: kinds.count(kind) for kind in kinds}
+        assert info.num_branches == sum(len(item.branches) for item in items)
+        assert info.num_flat_tokens == sum(len(ids) for item in items for ids, _ in item.branches)
 
 
 @st.composite

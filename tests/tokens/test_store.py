@@ -69,6 +69,7 @@ def make_store(folder, parts, vocab_size=100):
                 files=files_of(number, [sum(map(len, batches[:1])), sum(map(len, batches[1:]))]),
                 num_samples=writer.num_samples, num_tokens=writer.num_tokens,
                 num_loss_tokens=writer.num_loss_tokens, loss_weight=writer.loss_weight,
+                num_branches=writer.num_branches, num_flat_tokens=writer.num_flat_tokens,
                 num_rejected=0, num_without_loss=0, num_with_special=0, num_open=0, shapes={},
                 num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
             )
