@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.types import Document
 from packer_cli.format.trees import TURNS
-from packer_cli.tokens.encode.items import KIND_OF, MOST_BRANCHES, Branches, branch_name
+from packer_cli.tokens.encode.items import MOST_BRANCHES, branch_name, kind_of
 from packer_cli.tokens.encode.prepare import Preparer
 from packer_cli.tokens.encode.rows import Row, Text
 
@@ -39,15 +40,17 @@ class BranchPreparer:
         self._parts = preparer.parts
         self._eos = eos
 
-    def prepare(self, document: Document) -> tuple[list[Text | Row], Branches, bool]:
-        """Prepare the samples, facts of the item, and whether a text contains that of a special token.
+    def prepare(self, document: Document) -> tuple[list[Text | Row], str | NDArray[np.int32] | None, bool]:
+        """Prepare the samples, the prompt, and whether a text contains that of a special token.
+
+        The prompt is the text of the prompt alone, or its ids; None: the loss does not depend on it.
 
         Raises: as `Preparer.prepare`, for the first sample that fails.
         """
         if len(document.branches) > MOST_BRANCHES:
             raise ValueError(f"it has {len(document.branches):,} samples, and an item has at most {MOST_BRANCHES:,}")
         items: list[Text | Row] = []
-        has_special, kind = False, KIND_OF.get(document.kind, TURNS)
+        has_special, kind = False, kind_of(document)
         unused = self._preparer.unused
         before = Counter(unused)
         try:
@@ -63,9 +66,9 @@ class BranchPreparer:
                 unused[what] = min(count, before[what] + 1)
         if kind == TURNS:
             self._compare_with_inference(document, items)
-            return items, Branches(TURNS, len(items)), has_special
+            return items, None, has_special
         prompt = None if self._parts is None else self._preparer.prompt(document.branches[0])
-        return items, Branches(kind, len(items), document.rewards, document.values, prompt), has_special
+        return items, prompt, has_special
 
     def _as_answer(self, item: Text | Row, document: Document) -> Text | Row:
         """Give an answer the loss and the end that TRL gives it: all after the prompt, and EOS after a text."""

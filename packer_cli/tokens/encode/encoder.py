@@ -29,7 +29,6 @@ from packer_cli.corpus.ragged import join_arrays, join_samples
 from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import SampleOptions
-from packer_cli.format.trees import PAIR
 from packer_cli.tokens.encode.backends import (
     BackendMismatch,
     Comparison,
@@ -39,7 +38,7 @@ from packer_cli.tokens.encode.backends import (
     hash_line,
 )
 from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_rejected
-from packer_cli.tokens.encode.items import DIFFERS, Branches, begin_after_prompts, with_items
+from packer_cli.tokens.encode.items import DIFFERS, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
 from packer_cli.tokens.encode.prepare import Preparer, in_vocabulary
 from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Items, Row, Text
@@ -64,8 +63,8 @@ class _Held:
     tokens: list[TokenBatch] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
-    branches: dict[int, Branches] = field(default_factory=dict)
-    """Branches of items, by line."""
+    documents: dict[int, Document] = field(default_factory=dict)
+    """The ones with branches, by line."""
     prompts: dict[int, Any] = field(default_factory=dict)
     """The text or the ids of each prompt behind which a loss begins, by the first of `items` that it is of."""
     num_with_special: int = 0
@@ -181,7 +180,7 @@ class Encoder:
         if batch.tokens is not None:
             held.tokens.append(batch.tokens)
             for line, values in batch.pairs.items():
-                held.branches[line] = Branches(PAIR, 2, values=values)
+                held.documents[line] = Document("preference", line, values=values)
                 held.kinds[line] = "preference"
             held.size += batch.tokens.input_ids.nbytes
 
@@ -190,10 +189,10 @@ class Encoder:
             document = turns_of(document)
         try:
             if document.branches:  # All of their samples are encoded, or none.
-                items, branches, with_special = self._branches.prepare(document)
-                if branches.prompt is not None:
-                    held.prompts[len(held.items)] = branches.prompt
-                held.branches[document.line] = branches
+                items, prompt, with_special = self._branches.prepare(document)
+                if prompt is not None:
+                    held.prompts[len(held.items)] = prompt
+                held.documents[document.line] = document
             else:
                 item, with_special = self._preparer.prepare(document)
                 items = [item]
@@ -233,7 +232,7 @@ class Encoder:
             is_open=is_open,
             kinds=held.kinds,
         )
-        return with_items(encoded, held.branches)
+        return with_items(encoded, held.documents)
 
     def _encode_items(self, held: _Held) -> tuple[TokenBatch, list[Text | Row]]:
         """Encode all items but those that have no tokens, which are rejected; return also those that are left."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import common_prefix, take_samples
-from packer_cli.corpus.types import TokenBatch
+from packer_cli.corpus.types import Document, TokenBatch
 from packer_cli.format.constants import ITEM_VALUES
 from packer_cli.format.ragged import expand, owners
-from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES, SAMPLE
+from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES, SAMPLE, TURNS
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
 
-KIND_OF = {"preference": PAIR, "completions": GROUP}
-"""Kind of documents with branches; others are `TURNS`."""
+_KINDS = {"preference": PAIR, "completions": GROUP}
 MOST_BRANCHES = 1 << 15
 """Most branches of an item: a role is an int16."""
 DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins where they do, as in TRL"
@@ -25,18 +23,9 @@ DIFFERS = "a prompt whose tokens change when an answer follows: its loss begins 
 EQUAL = "equal answers; such pairs are kept, as in TRL, but most losses learn nothing from them"
 
 
-class Branches(NamedTuple):
-    """The samples of an item that is encoded."""
-
-    kind: int
-    num: int
-    """Number of samples."""
-    rewards: tuple[float, ...] = ()
-    """Reward of each; empty: they have none."""
-    values: Mapping[str, float] = {}
-    """By the names in `ITEM_VALUES`."""
-    prompt: str | NDArray[np.int32] | None = None
-    """The text of the prompt alone, or its ids; None: the loss does not depend on it."""
+def kind_of(document: Document) -> int:
+    """Return the kind of the item that a document with branches is."""
+    return _KINDS.get(document.kind, TURNS)
 
 
 def branch_name(kind: int, number: int) -> str:
@@ -67,35 +56,35 @@ def begin_after_prompts(samples: TokenBatch, prompts: Mapping[int, NDArray[np.in
     return samples._replace(loss_mask=loss_mask), num_changed
 
 
-def with_items(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
+def with_items(encoded: EncodedBatch, documents: Mapping[int, Document]) -> EncodedBatch:
     """Add its items to a batch, less those of which a sample is missing, whose lines have a reject.
 
     Args:
-        branches: of items, by line.
+        documents: of items, by line.
     """
-    encoded = _without_parts(encoded, branches)
+    encoded = _without_parts(encoded, documents)
     lines = encoded.samples.lines
-    is_branch = np.isin(lines, np.fromiter(branches, dtype=np.int64, count=len(branches)))
+    is_branch = np.isin(lines, np.fromiter(documents, dtype=np.int64, count=len(documents)))
     if not is_branch.any():
         return encoded
     begins = ~is_branch
     begins[0] = True
     begins[1:] |= lines[1:] != lines[:-1]
     starts = np.flatnonzero(begins)
+    offsets = np.append(starts, len(lines))
+    roles = np.arange(len(lines)) - np.repeat(starts, np.diff(offsets))
     kinds = np.full(len(starts), SAMPLE, dtype=np.int8)
-    roles = np.zeros(len(lines), dtype=np.int16)
     rewards = np.full(len(lines), np.nan, dtype=np.float32)
     values = {name: np.full(len(starts), np.nan, dtype=np.float32) for name in ITEM_VALUES}
     for number in np.flatnonzero(is_branch[starts]).tolist():
-        first = starts[number]
-        item = branches[int(lines[first])]
-        kinds[number] = item.kind
-        roles[first : first + item.num] = np.arange(item.num)
-        if item.rewards:
-            rewards[first : first + item.num] = item.rewards
-        for name, value in item.values.items():
+        first, stop = offsets[number : number + 2]
+        document = documents[int(lines[first])]
+        kinds[number] = kind_of(document)
+        if document.rewards:
+            rewards[first:stop] = document.rewards
+        for name, value in document.values.items():
             values[name][number] = value
-    return replace(encoded, items=Items(np.append(starts, len(lines)), kinds, roles, rewards, values))
+    return replace(encoded, items=Items(offsets, kinds, roles.astype(np.int16), rewards, values))
 
 
 def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
@@ -109,9 +98,9 @@ def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
     return len(first) - len(np.unique(owners(num)[chosen != rejected]))
 
 
-def _without_parts(encoded: EncodedBatch, branches: Mapping[int, Branches]) -> EncodedBatch:
+def _without_parts(encoded: EncodedBatch, documents: Mapping[int, Document]) -> EncodedBatch:
     """Leave out the items of which samples were rejected, and reject each of these items once."""
-    refused = {reject.line for reject in encoded.rejects if reject.line in branches}
+    refused = {reject.line for reject in encoded.rejects if reject.line in documents}
     if not refused:
         return encoded
     firsts = {reject.line: reject for reject in reversed(encoded.rejects)}
