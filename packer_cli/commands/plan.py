@@ -368,7 +368,7 @@ class Iterations(Sequence[Iteration]):
             samples=pieces if samples is None else samples[pieces],
             starts=plan.pieces.start[pieces],
             lengths=plan.pieces.length[pieces],
-            attention=None if plan.pieces.attention is None else plan.pieces.attention[pieces],
+            attention=None if plan.pieces.work is None else plan.pieces.work[pieces],
         )
 
     def __repr__(self) -> str:

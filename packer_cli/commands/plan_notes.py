@@ -16,7 +16,7 @@ from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, SampleCounts
 from packer_cli.plan.core.cut import Cut, Samples
 from packer_cli.plan.core.mixture import tokens_of_sources
-from packer_cli.plan.core.types import WHOLE, Int32Array, ItemPieces, PieceLoss, Pieces, Plan
+from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.notes import overflow_notes, reasons_lost, row_notes, why_over
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.sizes import counted
@@ -159,9 +159,9 @@ def _share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
 
 def _reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     """Write a note for people on the pairs that lose a reference model's log-probabilities, since they are cut off."""
-    if not isinstance(pieces, ItemPieces):
+    if not pieces.of_items:
         return []
-    cut = np.unique(pieces.sample[pieces.trees.depth < WHOLE])
+    cut = np.unique(pieces.sample[pieces.depth < WHOLE])
     num_lost = int(store.have_reference(cut).sum())
     what = "pair that is cut off loses its", "pairs that are cut off lose their"
     return [f"{num_lost:,} {what[num_lost > 1]} {' and '.join(REFERENCE_VALUES)}"] if num_lost else []

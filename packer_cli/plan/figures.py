@@ -211,7 +211,7 @@ class Masks:
 
 def measure_masks(plan: Plan, metrics: records.PlanFigures) -> Masks | None:
     """Measure the mask's sparsity in the packs of each group, and of all; None for trees. Price: O(pieces)."""
-    if plan.pieces.attention is not None:
+    if plan.pieces.work is not None:
         return None
     named = [(group.name, measure_sparsity(plan, number)) for number, group in enumerate(metrics.groups)]
     groups = tuple(NamedSparsity(name=name, **vars(figures)) for name, figures in named)

@@ -26,7 +26,7 @@ from packer_cli.format.records import json_values, read_record
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group, read_limits
-from packer_cli.plan.core.types import ItemPieces, Packs, PieceLoss, Pieces, Plan, Schedule
+from packer_cli.plan.core.types import Packs, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 
 PLAN_VERSION = 9
@@ -180,7 +180,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
         plan = Plan(
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
-            pieces=(ItemPieces if "depth" in of_pieces else Pieces).of(of_pieces),
+            pieces=Pieces.of(of_pieces),
             packs=Packs(**{field.name: arrays[f"pack_{field.name}"] for field in fields(Packs)}),
             epochs=_schedules(arrays),
             max_samples=metadata["config"]["max_samples"] or UNLIMITED,

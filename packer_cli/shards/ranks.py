@@ -18,7 +18,7 @@ from packer_cli.files import atomic_file
 from packer_cli.format.arrays import Columns, dtype_of, to_batch
 from packer_cli.format.schema import RANK_SCHEMA, identify, iteration_schema, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
-from packer_cli.plan.core.types import FILLER, Int64Array, ItemPieces, PieceLoss, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Int64Array, PieceLoss, Plan, Schedule
 
 _WRITERS = 8
 
@@ -38,7 +38,7 @@ class EpochColumns:
         of_steps = _step_totals(plan, schedule, piece_loss)
         self._of_iterations = {"step": step, "num_replicas": num_replicas}
         self._of_iterations |= {name: values[step] for name, values in of_steps.items()}
-        if isinstance(plan.pieces, ItemPieces):
+        if plan.pieces.of_items:
             self._of_iterations["most_items"] = _most_items(plan, schedule)
         self._of_slots = {
             "iteration": schedule.slot_iteration,
@@ -128,7 +128,7 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[
         "global_num_tokens": pack_sums(plan.pieces.length, *packs),
         "global_num_loss_tokens": pack_sums(piece_loss.tokens, *packs),
     }
-    if isinstance(plan.pieces, ItemPieces):
+    if plan.pieces.of_items:
         by_pack["global_num_items"] = np.diff(plan.packs.offsets)
     if piece_loss.weights is not None:
         weights = np.add.reduceat(piece_loss.weights[plan.packs.pieces], plan.packs.offsets[:-1])

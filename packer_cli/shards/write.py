@@ -20,7 +20,7 @@ from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKER
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
 from packer_cli.format.schema import CHECKSUM, identify, index_schema, row_checksums, shard_path
 from packer_cli.plan.core.cost import Cost, segment_sums
-from packer_cli.plan.core.types import Int64Array, ItemPieces, PieceLoss, Pieces, Plan
+from packer_cli.plan.core.types import Int64Array, PieceLoss, Pieces, Plan
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore, open_store
 
@@ -58,7 +58,7 @@ def lay_out(
     """
     num_pieces = np.diff(plan.packs.offsets)
     num_bytes = pack_tokens * token_bytes + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
-    if isinstance(plan.pieces, ItemPieces):
+    if plan.pieces.of_items:
         num_bytes += plan.pieces.num_samples(plan.packs) * _BYTES_PER_BRANCH
     tasks = []
     for g, group in enumerate(plan.groups):
@@ -101,8 +101,8 @@ class PlannedPacks:
         tokens, group = segment_sums(length, offsets), plan.packs.group[first:stop]
         columns: Columns = {"pack_id": np.arange(first, stop)}
         columns |= self._piece_columns(plan.pieces.take(members), offsets)
-        if plan.pieces.attention is not None:
-            work = segment_sums(plan.pieces.attention[members], offsets)
+        if plan.pieces.work is not None:
+            work = segment_sums(plan.pieces.work[members], offsets)
         else:
             is_causal = plan.mask == "causal"
             work = tokens * tokens if is_causal else segment_sums(np.square(length, dtype=np.int64), offsets)
@@ -133,10 +133,10 @@ class PlannedPacks:
         sample, num_branches = pieces.sample, pieces.num_branches
         branches = offsets_of(num_branches)[offsets]
         columns: Columns = {"sample_starts": Lists(branches, np.repeat(pieces.start, num_branches))}
-        if isinstance(pieces, ItemPieces):
+        if pieces.path_tokens is not None:
             columns["item_ids"] = Lists(branches, np.repeat(sample, num_branches))
             columns["item_branches"] = Lists(offsets, num_branches)
-            columns["num_path_tokens"] = segment_sums(pieces.trees.path_tokens, offsets)
+            columns["num_path_tokens"] = segment_sums(pieces.path_tokens, offsets)
         else:
             columns["sample_ids"] = Lists(offsets, sample)
             columns["cu_seqlens"] = borders_of(offsets, pieces.length)

@@ -131,8 +131,8 @@ class Simulator:
 
 def attention_work(pieces: Pieces) -> float:
     """Return the attention work of all pieces together."""
-    if pieces.attention is not None:
-        return float(pieces.attention.sum(dtype=np.float64))
+    if pieces.work is not None:
+        return float(pieces.work.sum(dtype=np.float64))
     return float(np.square(pieces.length, dtype=np.float64).sum())
 
 

@@ -20,7 +20,7 @@ from packer_cli.format.ragged import Lists, borders_of, expand, offsets_of, owne
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.token_parts import Spans
 from packer_cli.format.trees import SAMPLE, ItemTrees
-from packer_cli.plan.core.types import WHOLE, Int64Array, ItemPieces, begins_run
+from packer_cli.plan.core.types import WHOLE, Int64Array, Pieces, begins_run
 from packer_cli.tokens.copying import Among, Arrays, take_lists
 
 
@@ -63,22 +63,22 @@ def item_trees(batches: Sequence[Columns]) -> ItemTrees:
     )
 
 
-def stops_of(items: Columns, pieces: ItemPieces) -> Int64Array:
+def stops_of(items: Columns, pieces: Pieces) -> Int64Array:
     """Find the depth (int64[m]) where the branches of each piece stop; those of a sample begin at `start`."""
     is_sample = items["item_kind"] == SAMPLE
-    return np.where(is_sample, pieces.start.astype(np.int64) + pieces.length, pieces.trees.depth)
+    return np.where(is_sample, pieces.start.astype(np.int64) + pieces.length, pieces.depth)
 
 
-def are_of(items: Columns, pieces: ItemPieces) -> bool:
+def are_of(items: Columns, pieces: Pieces) -> bool:
     """Whether pieces are of these items, so that they can be cut."""
-    first, stop, stops = pieces.trees.first_branch, pieces.trees.stop_branch, stops_of(items, pieces)
+    first, stop, stops = pieces.first_branch, pieces.stop_branch, stops_of(items, pieces)
     wrong = (first < 0) | (stop > np.diff(items["branch_segments"].offsets)) | (first >= stop)
     wrong |= (pieces.start < 0) | (pieces.start >= stops)
     wrong |= (items["item_kind"] == SAMPLE) & (stops > unique_tokens(items))
     return not wrong.any()
 
 
-def branch_spans(items: Columns, pieces: ItemPieces) -> tuple[Spans, Int64Array]:
+def branch_spans(items: Columns, pieces: Pieces) -> tuple[Spans, Int64Array]:
     """Find the loss spans of the branches of pieces, and the piece of each branch."""
     piece, branch = _branches(items, pieces)
     counts = items["branch_loss_spans"].values
@@ -89,13 +89,13 @@ def branch_spans(items: Columns, pieces: ItemPieces) -> tuple[Spans, Int64Array]
     return spans.clipped(begin[piece], (stops_of(items, pieces) - begin)[piece]), piece
 
 
-def _branches(items: Columns, pieces: ItemPieces) -> tuple[Int64Array, Int64Array]:
+def _branches(items: Columns, pieces: Pieces) -> tuple[Int64Array, Int64Array]:
     """Find for each branch of the pieces the piece, and its number among the branches of the items."""
     num = pieces.num_branches
-    return owners(num), expand(items["branch_segments"].offsets[:-1] + pieces.trees.first_branch, num)
+    return owners(num), expand(items["branch_segments"].offsets[:-1] + pieces.first_branch, num)
 
 
-def cut_items(items: Columns, pieces: ItemPieces) -> tuple[Columns, Lists, Int64Array]:
+def cut_items(items: Columns, pieces: Pieces) -> tuple[Columns, Lists, Int64Array]:
     """Cut items; `are_of` must confirm the pieces.
 
     Returns:
@@ -128,7 +128,7 @@ def cut_items(items: Columns, pieces: ItemPieces) -> tuple[Columns, Lists, Int64
     }
     found |= {name: Lists(branches, items[name].values[branch]) for name in BRANCH_LISTS[1:]}
     # A reference model's log-probabilities are sums over all tokens, also those that are cut off.
-    is_cut = pieces.trees.depth < WHOLE
+    is_cut = pieces.depth < WHOLE
     found |= {name: np.where(is_cut, np.float32(np.nan), items[name]) for name in REFERENCE_VALUES}
     place = items["segment_starts"].values[kept + of].astype(np.int64) + skipped
     first = np.flatnonzero(begins_run(of, place - offsets_of(sizes)[:-1]))  # The others continue the one before.

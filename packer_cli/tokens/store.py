@@ -30,7 +30,7 @@ from packer_cli.format.ragged import Lists, offsets_of, owners
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.token_parts import Spans
 from packer_cli.format.trees import ItemTrees
-from packer_cli.plan.core.types import Int64Array, ItemPieces, Pieces
+from packer_cli.plan.core.types import Int64Array, Pieces
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.copying import Among, copy_spans, take_lists
@@ -162,7 +162,7 @@ class TokenStore:
         Raises:
             FormatError: a piece is not as long as its sample allows, so the store is not the planned one.
         """
-        if isinstance(pieces, ItemPieces):
+        if pieces.of_items:
             return self._gather_items(pieces, offsets)
         batch, row = self._find(pieces.sample)
         among, of_each = Among(batch), self._arrays("input_ids", "offsets")
@@ -181,7 +181,7 @@ class TokenStore:
         }
         return columns if spans.weights is None else columns | {WEIGHTS: Lists(of_spans, spans.weights)}
 
-    def _gather_items(self, pieces: ItemPieces, offsets: Int64Array) -> Columns:
+    def _gather_items(self, pieces: Pieces, offsets: Int64Array) -> Columns:
         batch, row = self._find(pieces.sample)
         items = self._take(batch, row)
         if not are_of(items, pieces):
@@ -197,7 +197,7 @@ class TokenStore:
         found["branch_loss_spans"] = Lists(of_branches, counts.astype(np.int32))
         trees, branches = trees_of_rows(found, offsets), of_branches[offsets]
         starts, of_spans = trees["segment_starts"], offsets_of(counts)[branches]
-        numbers = self._branch_offsets[pieces.sample] + pieces.trees.first_branch - of_branches[:-1]
+        numbers = self._branch_offsets[pieces.sample] + pieces.first_branch - of_branches[:-1]
         columns: Columns = {
             **{name: Lists(branches, found[name].values) for name in BRANCH_LISTS},
             **trees,
@@ -302,7 +302,7 @@ class TokenStore:
     def _loss_spans(self, pieces: Pieces) -> Spans:
         """Find the loss spans of pieces, without the first token of each branch."""
         batch, row = self._find(pieces.sample)
-        if isinstance(pieces, ItemPieces):
+        if pieces.of_items:
             spans, piece = branch_spans(self._take(batch, row), pieces)
             return spans._replace(piece=piece[spans.piece])
         names = (STARTS, STOPS, WEIGHTS) if self._is_weighted else (STARTS, STOPS)

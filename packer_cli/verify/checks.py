@@ -30,7 +30,7 @@ from packer_cli.format.schema import CHECKSUM, ITEM_VALUES, TREE_COLUMNS, row_ch
 from packer_cli.format.shards import ShardFile, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
-from packer_cli.plan.core.types import FILLER, ItemPieces, Pieces, Plan
+from packer_cli.plan.core.types import FILLER, Pieces, Plan
 from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.write import PlannedPacks, ShardTask
@@ -90,7 +90,7 @@ def _check_batch(batch: Columns, first: int, stop: int, packs: PlannedPacks) -> 
             raise ValueError(f"pack {first + wrong[0]} has another {name} than the plan")
     if "input_ids" not in batch:
         return
-    if isinstance(packs.plan.pieces, ItemPieces):
+    if packs.plan.pieces.of_items:
         for number in range(stop - first):
             why = find_wrong_items(row_of(batch, number))
             if why is not None:
@@ -115,7 +115,7 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
     Without a store, prove only that each sample's pieces join from its first token on; of items, prove nothing.
     """
     if store is None:
-        if isinstance(pieces, ItemPieces):
+        if pieces.of_items:
             return
         end = np.add(pieces.start, pieces.length, dtype=np.int64)
         ends = np.zeros(int(pieces.sample.max(initial=-1)) + 1, dtype=np.int64)

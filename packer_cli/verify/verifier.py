@@ -16,7 +16,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
-from packer_cli.plan.core.types import ItemPieces, PieceLoss, Plan
+from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import RemotePath, is_remote, path_from, paths_below
 from packer_cli.shards import repair
 from packer_cli.shards.manifest import is_of_plan, read_manifest
@@ -251,7 +251,7 @@ class Verifier:
         pieces = packs.plan.pieces
         self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.name not in found)
         self.report.checked["samples"] = int(pieces.num_samples(packs.plan.packs).sum())
-        if isinstance(pieces, ItemPieces):
+        if pieces.of_items:
             self.report.checked["items"] = len(pieces)
         if packs.store is not None:
             self.report.checked["tokens"] = int(pieces.length.sum(dtype="int64"))

@@ -58,7 +58,7 @@ def test_a_plan_of_items_is_written_and_read_again(source, tmp_path, caplog):
     out = tmp_path / "out"
     planned = packer_cli.plan(source, output=out, max_path_tokens="none", **OPTIONS)
     plan, loss = read_plan(out / "plan.arrow", check=True)
-    trees = plan.pieces.trees
+    trees = plan.pieces
     assert plan.limits == (100, 2**31 - 1)
     for piece, item in enumerate(plan.pieces.sample.tolist()):  # As the branches' masks say, without first tokens.
         first, stop, depth = trees.first_branch[piece], trees.stop_branch[piece], trees.depth[piece]
@@ -99,7 +99,7 @@ def test_pairs_that_are_cut_off_lose_what_a_reference_model_gave_them(source, tm
             values = zip(*(batch[name].tolist() for name in ITEM_VALUES), strict=True)
             found |= dict(zip(batch["item_ids"][first].tolist(), values, strict=True))
     whole, none = (0.5, -1.5, -2.5), math.nan
-    for item, depth in zip(pieces.sample.tolist(), pieces.trees.depth.tolist(), strict=True):
+    for item, depth in zip(pieces.sample.tolist(), pieces.depth.tolist(), strict=True):
         wanted = (none,) * 3 if ITEMS[item].kind != PAIR else whole if depth == 2**31 - 1 else (0.5, none, none)
         assert found[item] == pytest.approx(wanted, nan_ok=True)
     assert sum(math.isnan(found[item][1]) for item in found if ITEMS[item].kind == PAIR) == 1

@@ -67,19 +67,19 @@ def expected(items: list[dict[str, Any]], members: list[int]) -> dict[str, list[
 
 def test_packs_are_the_items_that_the_plan_gives_them(packed: Path, items: list[dict[str, Any]]) -> None:
     plan, _ = read_plan(packed / "plan.arrow", check=True)
-    trees = plan.pieces.trees
-    assert trees is not None
-    is_whole = trees.depth == 2**31 - 1
+    assert plan.pieces.path_tokens is not None
+    assert plan.pieces.work is not None
+    is_whole = plan.pieces.depth == 2**31 - 1
     shards = rows_of([*packed.glob("shards/*/*.arrow")])
     assert [row["pack_id"] for row in shards] == [*range(len(plan.packs))]
     kinds: set[int] = set()
     for row, (begin, end) in zip(shards, itertools.pairwise(plan.packs.offsets.tolist()), strict=True):
         pieces = plan.packs.pieces[begin:end]
-        assert row["num_path_tokens"] == trees.path_tokens[pieces].sum()
-        assert row["attention_work"] == trees.work[pieces].sum()
+        assert row["num_path_tokens"] == plan.pieces.path_tokens[pieces].sum()
+        assert row["attention_work"] == plan.pieces.work[pieces].sum()
         assert row["num_tokens"] == plan.pieces.length[pieces].sum()
         members = plan.pieces.sample[pieces].tolist()
-        if all(len(items[number]["branch_segments"]) == trees.stop_branch[piece] - trees.first_branch[piece]
+        if all(len(items[number]["branch_segments"]) == plan.pieces.num_branches[piece]
                and is_whole[piece] for number, piece in zip(members, pieces, strict=True)):  # fmt: skip
             kinds |= {items[number]["item_kind"] for number in members}
             for name, values in expected(items, members).items():

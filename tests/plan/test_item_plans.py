@@ -59,12 +59,12 @@ def test_every_plan_of_items_passes_the_checker(some, percent, balance, fill, li
     of_packs = [plan.packs.pieces[a:b] for a, b in zip(plan.packs.offsets, plan.packs.offsets[1:], strict=False)]
     assert sorted(np.concatenate(of_packs).tolist()) == list(range(len(pieces)))
     slots, least = slot_contents(plan), least_works(plan)
-    work = [sum(pieces.trees.work[pack].tolist()) for pack in of_packs]
+    work = [sum(pieces.work[pack].tolist()) for pack in of_packs]
     assert slots.work[slots.pack >= 0].tolist() == [work[pack] for pack in slots.pack if pack >= 0]
     for number in range(plan.epochs[0].num_iterations):  # However an iteration is dealt, its heaviest is in a pack.
         own = slots.pack[(slots.iteration == number) & (slots.pack >= 0)]
         assert least[number] <= max(work[pack] for pack in own)
-        assert least[number] >= max(pieces.trees.work[of_packs[pack]].max() for pack in own)
+        assert least[number] >= max(pieces.work[of_packs[pack]].max() for pack in own)
     metrics = measure(plan)
     assert metrics.packs_lower_bound <= metrics.num_packs
     assert metrics.num_tokens == pieces.length.sum()
@@ -119,10 +119,9 @@ def test_a_pack_over_a_limit_is_found():
     check_plan(plan)
     with pytest.raises(PlanError, match=r"^pack 0 has \d+ path tokens, over its limit of 1638$"):
         check_plan(replace(plan, limits=(100, 10)))
-    trees = plan.pieces.trees
-    more = trees._replace(loss_terms=trees.loss_terms + 16_384)
+    more = replace(plan.pieces, loss_terms=plan.pieces.loss_terms + 16_384)
     with pytest.raises(PlanError, match=r"^pack 0 has \d+ loss terms, over its limit of 16384$"):
-        check_plan(replace(plan, pieces=replace(plan.pieces, trees=more)))
+        check_plan(replace(plan, pieces=more))
 
 
 @pytest.mark.parametrize(

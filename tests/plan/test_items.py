@@ -55,12 +55,12 @@ def test_numbers_of_whole_items_are_those_of_their_tokens(some, percent):
     assert whole.sizes((100, percent)).tolist() == [
         each.length if item.kind == SAMPLE else each.size(percent) for item, each in zip(some, expected, strict=True)
     ]
-    assert whole.trees.work.tolist() == [each.work for each in expected]
-    assert whole.trees.path_tokens.tolist() == [each.path_tokens for each in expected]
+    assert whole.work.tolist() == [each.work for each in expected]
+    assert whole.path_tokens.tolist() == [each.path_tokens for each in expected]
     for k, item in enumerate(some):  # The rows of a set count the same.
         lengths, parents = zip(*item.segments, strict=True)
         row = Trees(np.concatenate([[0], np.cumsum(lengths)]), np.array(parents), np.array(item.ends))
-        assert (row.attention_work(), row.num_path_tokens()) == (whole.attention[k], whole.trees.path_tokens[k])
+        assert (row.attention_work(), row.num_path_tokens()) == (whole.work[k], whole.path_tokens[k])
         alone = select_items(trees, np.array([k]))
         assert piece_branches(alone, whole_items(alone))[2].tolist() == row.branch_lengths().tolist()
 
@@ -86,8 +86,7 @@ def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity
             found = naive.cut_item(some[item], capacity, percent, divides=divides, drops=drops)
         expected += [(item, *each) for each in found[0]]
         left_out += [(item, branch) for branch in found[1]]
-    of_trees = pieces.trees
-    columns = (pieces.sample, of_trees.first_branch, of_trees.stop_branch, of_trees.depth, pieces.start, pieces.length)
+    columns = (pieces.sample, pieces.first_branch, pieces.stop_branch, pieces.depth, pieces.start, pieces.length)
     assert list(zip(*(each.tolist() for each in columns), strict=True)) == expected
     runs = zip(*(each.tolist() for each in cut.left_out), strict=True)
     assert [(item, branch) for item, first, stop, _ in runs for branch in range(first, stop)] == sorted(set(left_out))
@@ -110,10 +109,10 @@ def test_a_piece_that_is_not_so_is_found():
     assert pieces.sample.tolist() == [0, 1, 1]
 
     def wrong(**changes):
-        return replace(pieces, trees=pieces.trees._replace(**{k: np.array(v, np.int32) for k, v in changes.items()}))
+        return replace(pieces, **{k: np.array(v, np.int32) for k, v in changes.items()})
 
     with pytest.raises(PlanError, match=r"^the numbers of a piece are not those of its branches$"):
-        cut.check(wrong(stop_branch=[1, *pieces.trees.stop_branch[1:]]))
+        cut.check(wrong(stop_branch=[1, *pieces.stop_branch[1:]]))
     with pytest.raises(PlanError, match=r"^a branch of item 1 is not in as many pieces as were asked for$"):
         cut.check(pieces.take(np.array([0, 2])))
     with pytest.raises(PlanError, match=r"^an item that is not too long is cut$"):
@@ -133,12 +132,9 @@ def test_a_piece_that_is_not_so_is_found():
 def test_a_piece_outside_of_its_item_is_found(name, piece, value):
     trees = select_items(item_trees([pair(10, 5, 7), SAMPLE_OF_9]), np.array([0, 1, 1, 1]))
     pieces = whole_items(trees)
-    change = np.array(pieces.sample if name == "sample" else getattr(pieces.trees, name, pieces.start))
+    change = np.array(pieces.sample if name == "sample" else getattr(pieces, name))
     change[piece] = value
-    if name in pieces.trees._fields:
-        wrong = replace(pieces, trees=pieces.trees._replace(**{name: change}))
-    else:
-        wrong = replace(pieces, **{"samples" if name == "sample" else name: change})
+    wrong = replace(pieces, **{"samples" if name == "sample" else name: change})
     what = "a piece is of no item" if name == "sample" else "a piece has branches or tokens that its item has not"
     with pytest.raises(PlanError, match=f"^{what}$"):
         cut_by(trees, SizeRule(5, "split", (100, NONE))).check(wrong)

@@ -18,7 +18,7 @@ from packer_cli.format.items import trees_of
 from packer_cli.format.schema import ITEM_VALUES, RowColumns
 from packer_cli.format.shards import row_of
 from packer_cli.format.trees import GROUP, KINDS, PAIR, SAMPLE, TURNS, Trees, find_wrong_tree
-from packer_cli.plan.core.types import ItemPieces, PieceTrees
+from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.choices import tokenized
 from packer_cli.tokens.index import INDEX_NAME
@@ -52,8 +52,10 @@ def pieces_of(pieces):
         np.array([piece[k] for piece in pieces], dtype=np.int32) for k in range(6)
     )
     unused = np.zeros(len(pieces), dtype=np.int64)
-    trees = PieceTrees(first, stop, depth, length, unused, unused)
-    return ItemPieces(samples=sample, start=start, length=length, trees=trees)
+    return Pieces(
+        samples=sample, start=start, length=length, first_branch=first, stop_branch=stop, depth=depth,
+        loss_terms=length, work=unused, path_tokens=unused,
+    )  # fmt: skip
 
 
 @given(parts=stores())

@@ -132,7 +132,7 @@ def pack_tokens_and_work(
         offsets, pieces: the packs as CSR arrays, int64[p+1] and int32[m].
         lengths: int32, length of each piece.
         linear: tokens, see `Cost.linear_tokens`.
-        attention: int64, attention work of each piece, see `Pieces.attention`; None: the square of its length.
+        attention: int64, attention work of each piece, see `Pieces.work`; None: the square of its length.
     """
     tokens = np.empty(len(offsets) - 1, dtype=np.int64)
     work = np.empty(len(offsets) - 1, dtype=np.int64)
@@ -152,7 +152,7 @@ def plan_tokens_and_work(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """
     lengths = row_lengths(plan)
     packs = plan.packs
-    tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, attention=plan.pieces.attention)
+    tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, attention=plan.pieces.work)
     return tokens, work if plan.mask == "document" else tokens * tokens
 
 

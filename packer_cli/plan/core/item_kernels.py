@@ -12,7 +12,12 @@ import numpy as np
 from numba import njit
 
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, Lost, PieceTrees
+from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, Lost
+
+_Branches = tuple[Int32Array, Int32Array, Int32Array]
+"""The columns `first_branch`, `stop_branch` and `depth` of `Pieces`."""
+_Takes = tuple[Int32Array, Int32Array, Int64Array, Int64Array]
+"""The columns `length`, `loss_terms`, `work` and `path_tokens` of `Pieces`."""
 
 _WHOLE = cast(int, np.int64(WHOLE))  # numba would compile a function again for each Python integer that it is given.
 _ZERO = cast(int, np.int64(0))
@@ -61,19 +66,19 @@ def _figures(
 
 
 @njit(cache=True)
-def measure(trees: ItemTrees, sample: Int32Array, length: Int32Array, given: PieceTrees) -> None:
+def measure(trees: ItemTrees, sample: Int32Array, branches: _Branches, takes: _Takes) -> None:
     """Write what pieces of items take to them, which have the lengths of flat samples."""
+    (first_branch, stop_branch, depth), (length, loss_terms, work, path_tokens) = branches, takes
     is_kept = _room(trees)
     for k in range(len(sample)):
         item = np.int64(sample[k])
         if trees.kinds[item] == SAMPLE:
             tokens = np.int64(length[k])
-            given.loss_terms[k], given.work[k], given.path_tokens[k] = tokens, tokens * tokens, tokens
+            loss_terms[k], work[k], path_tokens[k] = tokens, tokens * tokens, tokens
             continue
-        first, stop = np.int64(given.first_branch[k]), np.int64(given.stop_branch[k])
-        unique, path, loss, work = _figures(trees, is_kept, item, first, stop, np.int64(given.depth[k]))
-        length[k], given.loss_terms[k] = unique, min(loss, _WHOLE)
-        given.work[k], given.path_tokens[k] = work, path
+        first, stop = np.int64(first_branch[k]), np.int64(stop_branch[k])
+        length[k], path_tokens[k], loss, work[k] = _figures(trees, is_kept, item, first, stop, np.int64(depth[k]))
+        loss_terms[k] = min(loss, _WHOLE)
 
 
 @njit(cache=True)
@@ -85,7 +90,7 @@ def cut(
     sample: Int32Array,
     start: Int32Array,
     length: Int32Array,
-    given: PieceTrees,
+    branches: _Branches,
     left_out: Lost,
     offsets: Int64Array,
 ) -> int:
@@ -106,7 +111,7 @@ def cut(
             tokens = np.int64(trees.segment_ends[trees.segment_offsets[item]])
             for begin in range(_ZERO, tokens if divides else capacity, capacity):
                 start[num], length[num] = begin, min(capacity, tokens - begin)
-                num = _take(sample, given, num, item, _ZERO, num_branches, _WHOLE)
+                num = _take(sample, branches, num, item, _ZERO, num_branches, _WHOLE)
         else:
             while first < num_branches:
                 stop, depth = num_branches, _ZERO
@@ -115,7 +120,7 @@ def cut(
                 if stop > first:
                     depth = _greatest_depth(trees, is_kept, item, first, stop, most)
                 if depth > 0:
-                    num = _take(sample, given, num, item, first, stop, depth)
+                    num = _take(sample, branches, num, item, first, stop, depth)
                 else:
                     num_left = _leave_out(left_out, num_left, item, first, stop)
                 first = stop
@@ -124,8 +129,8 @@ def cut(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _take(sample: Int32Array, given: PieceTrees, num: int, item: int, first: int, stop: int, depth: int) -> int:
-    sample[num], given.first_branch[num], given.stop_branch[num], given.depth[num] = item, first, stop, depth
+def _take(sample: Int32Array, branches: _Branches, num: int, item: int, first: int, stop: int, depth: int) -> int:
+    sample[num], branches[0][num], branches[1][num], branches[2][num] = item, first, stop, depth
     return num + 1
 
 

@@ -27,17 +27,7 @@ from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
 from packer_cli.plan.core.cut import Cut, Samples, SizeRule
 from packer_cli.plan.core.item_kernels import cut, measure
-from packer_cli.plan.core.types import (
-    WHOLE,
-    BoolArray,
-    Int32Array,
-    Int64Array,
-    ItemPieces,
-    Lost,
-    Pieces,
-    PieceTrees,
-    read_only,
-)
+from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, Lost, Pieces, read_only
 from packer_cli.sizes import Share
 
 
@@ -97,7 +87,7 @@ class ItemSamples(Samples):
             number, begin = np.ones(len(whole), dtype=np.int64), np.arange(len(whole))
             number[items], begin[items] = np.diff(offsets), len(whole) + offsets[:-1]
             pairs = zip(whole.columns().items(), cut_pieces.columns().values(), strict=True)
-            both = ItemPieces.of({name: np.append(one, other) for (name, one), other in pairs})
+            both = Pieces.of({name: np.append(one, other) for (name, one), other in pairs})
             pieces = both.take(expand(begin[given], number[given]))
         elif len(given) < len(whole) or not (np.diff(given) > 0).all():
             pieces = whole.take(given)
@@ -112,13 +102,13 @@ class ItemCut(Cut):
     """The items of an epoch, each whole, cut, divided, or left out by a rule."""
 
     samples: ItemSamples
-    whole: ItemPieces
+    whole: Pieces
     """A piece for each item of the store, all of it."""
     items: Int32Array
     """int32[k], rising: the items over the capacity."""
     offsets: Int64Array
     """int64[k+1]: item j of these has the cut pieces `offsets[j]` to `offsets[j + 1] - 1`."""
-    cut: ItemPieces
+    cut: Pieces
     """The pieces of the items over the capacity."""
     left_out: Lost
     """The branches that no piece has."""
@@ -139,9 +129,9 @@ class ItemCut(Cut):
 
     def lost(self) -> Lost:
         """List the branches that are left out or cut off."""
-        given, capacity = self.cut.trees, self.rule.capacity
-        kept = np.where(given.depth < WHOLE, given.depth, capacity).astype(np.int32)
-        cut, is_cut_off = (self.cut.sample, given.first_branch, given.stop_branch, kept), self._are_cut_off()
+        given = self.cut
+        kept = np.where(given.depth < WHOLE, given.depth, self.rule.capacity).astype(np.int32)
+        cut, is_cut_off = (given.sample, given.first_branch, given.stop_branch, kept), self._are_cut_off()
         both = Lost._make(np.append(one[is_cut_off], other) for one, other in zip(cut, self.left_out, strict=True))
         order = np.argsort(both.sample, kind="stable")
         return Lost._make(values[order] for values in both)
@@ -149,11 +139,10 @@ class ItemCut(Cut):
     def _are_cut_off(self) -> BoolArray:
         """Find the cut pieces (bool[m]) that have lost tokens."""
         is_flat: BoolArray = self._trees.kinds[self.cut.sample] == SAMPLE
-        return (self.cut.trees.depth < WHOLE) | (is_flat & (not self.rule.divides))
+        return (self.cut.depth < WHOLE) | (is_flat & (not self.rule.divides))
 
     def _fates(self, pieces: Pieces) -> dict[str, Any]:
         """Count what became of the items: fields of `SampleCounts`. O(segments + pieces)."""
-        assert isinstance(pieces, ItemPieces)
         kinds, num_branches = self._trees.kinds, self.samples.num_branches
         number, cut_off = np.diff(self.offsets), self._are_cut_off()
         lost, divided, shortened = (
@@ -192,12 +181,11 @@ class ItemCut(Cut):
         Raises:
             PlanError: they do not.
         """
-        assert isinstance(pieces, ItemPieces)
-        trees, given, left_out = self._trees, pieces.trees, self.left_out
+        trees, left_out = self._trees, self.left_out
         require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
         _check_ranges(pieces, trees)
-        found = ItemPieces.of({name: values.copy() for name, values in pieces.columns().items()})
-        measure(for_kernels(trees), found.sample, found.length, found.trees)
+        found = Pieces.of({name: values.copy() for name, values in pieces.columns().items()})
+        _measure(trees, found)
         numbers = (each.columns().values() for each in (found, pieces))
         require(all(map(np.array_equal, *numbers)), "the numbers of a piece are not those of its branches")
         items = np.arange(len(trees.kinds), dtype=np.int32) if self.chosen is None else self.chosen
@@ -205,8 +193,8 @@ class ItemCut(Cut):
         changes = np.zeros(int(offsets[-1]) + 1, dtype=np.int64)
         is_flat = trees.kinds[pieces.sample] == SAMPLE
         begins = ~is_flat | (pieces.start == 0)
-        np.add.at(changes, (offsets[pieces.sample] + given.first_branch)[begins], 1)
-        np.add.at(changes, (offsets[pieces.sample] + given.stop_branch)[begins], -1)
+        np.add.at(changes, (offsets[pieces.sample] + pieces.first_branch)[begins], 1)
+        np.add.at(changes, (offsets[pieces.sample] + pieces.stop_branch)[begins], -1)
         np.add.at(changes, offsets[left_out.sample] + left_out.first_branch, times[left_out.sample])
         np.add.at(changes, offsets[left_out.sample] + left_out.stop_branch, -times[left_out.sample])
         item_of = owners(np.diff(offsets))
@@ -219,7 +207,7 @@ class ItemCut(Cut):
         check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=self.rule.divides)
 
 
-def _cut(trees: ItemTrees, items: Int32Array, rule: SizeRule) -> tuple[Int64Array, ItemPieces, Lost]:
+def _cut(trees: ItemTrees, items: Int32Array, rule: SizeRule) -> tuple[Int64Array, Pieces, Lost]:
     """Cut items (int32[k], rising) over the capacity: `offsets`, `cut` and `left_out` of `ItemCut`."""
     kinds, num_branches = trees.kinds[items], np.diff(trees.branch_offsets)[items].astype(np.int32)
     offsets = np.zeros(len(items) + 1, dtype=np.int64)
@@ -229,32 +217,39 @@ def _cut(trees: ItemTrees, items: Int32Array, rule: SizeRule) -> tuple[Int64Arra
     most = np.where(kinds == TURNS, num_branches, np.where(kinds == SAMPLE, -(-tokens // rule.capacity), 1))
     pieces = empty_pieces(int(most.sum()))
     left_out = Lost._make(np.zeros((4, int(num_branches.sum())), dtype=np.int32))
-    own, to_write = for_kernels(trees), (pieces.sample, pieces.start, pieces.length, pieces.trees, left_out, offsets)
-    num_left = cut(own, read_only(items), rule.most, rule.divides, *to_write)
-    found = ItemPieces.of({name: values[: offsets[-1]] for name, values in pieces.columns().items()})
-    measure(own, found.sample, found.length, found.trees)
+    branches = (pieces.first_branch, pieces.stop_branch, pieces.depth)
+    to_write = (pieces.sample, pieces.start, pieces.length, branches, left_out, offsets)
+    num_left = cut(for_kernels(trees), read_only(items), rule.most, rule.divides, *to_write)
+    found = Pieces.of({name: values[: offsets[-1]] for name, values in pieces.columns().items()})
+    _measure(trees, found)
     return offsets, found, Lost._make(values[:num_left] for values in left_out)
 
 
-def whole_items(trees: ItemTrees) -> ItemPieces:
+def whole_items(trees: ItemTrees) -> Pieces:
     """Make a piece for each item of a store, all of it, in the order of its rows. O(segments)."""
     num = len(trees.kinds)
     pieces = empty_pieces(num)
     pieces.sample[:] = np.arange(num)
-    pieces.trees.stop_branch[:] = np.diff(trees.branch_offsets)
+    pieces.stop_branch[:] = np.diff(trees.branch_offsets)
     pieces.length[:] = trees.segment_ends[trees.segment_offsets[:-1]]
-    measure(for_kernels(trees), pieces.sample, pieces.length, pieces.trees)
+    _measure(trees, pieces)
     return replace(pieces, samples=None)
 
 
-def piece_branches(trees: ItemTrees, pieces: ItemPieces) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _measure(trees: ItemTrees, pieces: Pieces) -> None:
+    """Write what pieces of items take to them, which have the lengths of flat samples."""
+    sample, _, length, first, stop, depth, *takes = pieces.columns().values()
+    measure(for_kernels(trees), sample, (first, stop, depth), (length, *takes))
+
+
+def piece_branches(trees: ItemTrees, pieces: Pieces) -> tuple[Int64Array, Int64Array, Int64Array]:
     """List the n branches of pieces, one piece after another: int64[n] each. O(branches).
 
     Returns:
         Of each branch the number of its piece; its own among those of the store; and its tokens, before it is cut.
     """
     num, sample = pieces.num_branches, pieces.sample
-    piece, branch = owners(num), expand(trees.branch_offsets[sample] + pieces.trees.first_branch, num)
+    piece, branch = owners(num), expand(trees.branch_offsets[sample] + pieces.first_branch, num)
     segment = trees.segment_offsets[sample][piece] + trees.branch_segments[branch]
     return piece, branch, trees.segment_ends[segment].astype(np.int64)
 
@@ -277,12 +272,15 @@ def select_items(trees: ItemTrees, items: NDArray[np.integer]) -> ItemTrees:
     )
 
 
-def empty_pieces(num: int) -> ItemPieces:
+def empty_pieces(num: int) -> Pieces:
     """Make pieces to be written to, none of which is cut."""
     narrow, wide = np.zeros((7, num), dtype=np.int32), np.zeros((2, num), dtype=np.int64)
-    pieces = ItemPieces(samples=narrow[0], start=narrow[1], length=narrow[2], trees=PieceTrees(*narrow[3:], *wide))
-    pieces.trees.depth[:] = WHOLE
-    return pieces
+    sample, start, length, first, stop, depth, loss_terms = narrow
+    depth[:] = WHOLE
+    return Pieces(
+        samples=sample, start=start, length=length, first_branch=first, stop_branch=stop, depth=depth,
+        loss_terms=loss_terms, work=wide[0], path_tokens=wide[1],
+    )  # fmt: skip
 
 
 def for_kernels(trees: ItemTrees) -> ItemTrees:
@@ -290,46 +288,46 @@ def for_kernels(trees: ItemTrees) -> ItemTrees:
     return ItemTrees._make(read_only(np.ascontiguousarray(values)) for values in trees)
 
 
-def tree_figures(trees: ItemTrees, pieces: ItemPieces) -> TreeFigures:
+def tree_figures(trees: ItemTrees, pieces: Pieces) -> TreeFigures:
     """Count the savings of shared prefixes in these pieces. O(branches)."""
-    given, num = pieces.trees, pieces.num_branches
+    num, (_, _, path_tokens) = pieces.num_branches, pieces.needs
+    assert pieces.work is not None
     piece, _, ends = piece_branches(trees, pieces)
     is_flat = trees.kinds[pieces.sample] == SAMPLE
-    lengths = np.minimum(ends, np.where(is_flat, pieces.length, given.depth)[piece])
+    lengths = np.minimum(ends, np.where(is_flat, pieces.length, pieces.depth)[piece])
     longest = np.maximum.reduceat(lengths, offsets_of(num)[:-1]) if len(num) else num
     return TreeFigures(
         tokens_padded=int((longest * num).sum()),
         tokens_flat=int(lengths.sum()),
         tokens_unique=int(pieces.length.sum(dtype=np.int64)),
         attention_flat=int(np.square(lengths).sum()),
-        attention_tree=int(given.work.sum()),
-        path_tokens=int(given.path_tokens.sum()),
+        attention_tree=int(pieces.work.sum()),
+        path_tokens=int(path_tokens.sum()),
     )
 
 
-def _check_ranges(pieces: ItemPieces, trees: ItemTrees) -> None:
+def _check_ranges(pieces: Pieces, trees: ItemTrees) -> None:
     """Require what the kernels take for granted, and that pieces of flat samples are cut by their tokens alone."""
-    given, sample = pieces.trees, pieces.sample
+    sample = pieces.sample
     exists = (sample >= 0) & (sample < len(trees.kinds))
     require(bool(exists.all()), "a piece is of no item")
-    is_flat, whole = trees.kinds[sample] == SAMPLE, given.depth == WHOLE
-    in_item = (given.first_branch >= 0) & (given.first_branch < given.stop_branch)
-    in_item &= given.stop_branch <= np.diff(trees.branch_offsets)[sample]
-    in_item &= np.where(is_flat, whole & (pieces.start >= 0), (given.depth >= 1) & (pieces.start == 0))
+    is_flat, whole = trees.kinds[sample] == SAMPLE, pieces.depth == WHOLE
+    in_item = (pieces.first_branch >= 0) & (pieces.first_branch < pieces.stop_branch)
+    in_item &= pieces.stop_branch <= np.diff(trees.branch_offsets)[sample]
+    in_item &= np.where(is_flat, whole & (pieces.start >= 0), (pieces.depth >= 1) & (pieces.start == 0))
     require(bool(in_item.all()), "a piece has branches or tokens that its item has not")
 
 
-def _check_cuts(pieces: ItemPieces, trees: ItemTrees, rule: SizeRule) -> None:
+def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: SizeRule) -> None:
     """Require that only items over the capacity are cut, and that each branch keeps a loss token that it has."""
-    given = pieces.trees
-    is_cut = np.flatnonzero(given.depth < WHOLE)
+    is_cut = np.flatnonzero(pieces.depth < WHOLE)
     is_long = whole_items(trees).sizes(rule.limits) > rule.capacity
     num_branches = np.diff(trees.branch_offsets)[pieces.sample]
-    is_part = (given.depth < WHOLE) | (pieces.num_branches < num_branches) | (pieces.start > 0)
+    is_part = (pieces.depth < WHOLE) | (pieces.num_branches < num_branches) | (pieces.start > 0)
     require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
     require(bool((pieces.sizes(rule.limits) <= rule.capacity).all()), "a piece is over the capacity")
     cut = pieces.take(is_cut)
     piece, branch, ends = piece_branches(trees, cut)
     first = trees.first_loss[branch]
-    is_lost = (first < ends) & (first >= cut.trees.depth[piece])
+    is_lost = (first < ends) & (first >= cut.depth[piece])
     require(not is_lost.any(), "a branch was cut before its first loss token")

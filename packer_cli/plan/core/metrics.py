@@ -125,8 +125,8 @@ def _least_works_of(
     offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs)
     iteration = np.repeat(np.arange(len(first)), num_slots)[is_pack]
     of_piece = np.repeat(iteration, np.diff(offsets))
-    if plan.pieces.attention is not None:
-        work = plan.pieces.attention[pieces] + linear * plan.pieces.length[pieces].astype(np.int64)
+    if plan.pieces.work is not None:
+        work = plan.pieces.work[pieces] + linear * plan.pieces.length[pieces].astype(np.int64)
         return _mean_or_heaviest(work, of_piece, most_gpus, plan.num_gpus)
     # One sort by iteration, then by falling length.
     keys = (of_piece << 32) - lengths[pieces]
@@ -360,7 +360,7 @@ def slot_sums(plan: Plan, schedule: Schedule) -> tuple[Int64Array, Float64Array,
     tokens, work = real_tokens, real_work = plan_tokens_and_work(plan)
     if plan.is_padded or any(group.align > 1 for group in plan.groups):
         real_tokens, real_work = pack_tokens_and_work(
-            packs.offsets, packs.pieces, pieces.length, attention=pieces.attention
+            packs.offsets, packs.pieces, pieces.length, attention=pieces.work
         )
         if plan.mask == "causal":
             real_work = real_tokens * real_tokens

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -58,34 +59,19 @@ MOST_PIECES = 2**31 - 1
 """Most pieces of an epoch, and most samples of a store: their numbers are int32."""
 
 WHOLE = 2**31 - 1
-"""`PieceTrees.depth` of a piece that is not cut."""
+"""`Pieces.depth` of a piece that is not cut."""
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
 
 
-class PieceTrees(NamedTuple):
-    """The branches of m pieces of items: some consecutive branches of an item, each perhaps cut at a depth.
-
-    Those of flat samples (`SAMPLE`) are as in a plan without items, by `Pieces.start` and `Pieces.length`.
-    """
-
-    first_branch: Int32Array
-    """int32[m]"""
-    stop_branch: Int32Array
-    """int32[m]: one past the last."""
-    depth: Int32Array
-    """int32[m]: tokens of each branch that stay; 2^31 - 1 for all."""
-    loss_terms: Int32Array
-    """int32[m]: M, see `plan.core.items`."""
-    work: Int64Array
-    """int64[m]: attention work, see `format.trees`."""
-    path_tokens: Int64Array
-    """int64[m]: K."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """The m pieces that are packed: whole samples, or parts of samples that were cut."""
+    """The m pieces that are packed: whole samples or items, or parts of those that were cut.
+
+    A piece of an item is some consecutive branches of it, each perhaps cut at a depth. Where samples are flat, each is
+    one branch: the columns of branches are numbers (int32[]), and the last three are None. Among items, flat samples
+    (`SAMPLE`) are cut as in a plan without items, by `start` and `length`.
+    """
 
     samples: Int32Array | None
     """int32[m]: sample id; a sample with weight 2 appears twice. None: piece i is sample i, all of it."""
@@ -93,23 +79,44 @@ class Pieces:
     """int32[m]: first token of the piece in its sample; 0 unless cut."""
     length: Int32Array
     """int32[m]: tokens, of trees unique ones; at least 1."""
+    first_branch: Int32Array = field(default_factory=partial(np.array, 0, dtype=np.int32))
+    """int32[m]"""
+    stop_branch: Int32Array = field(default_factory=partial(np.array, 1, dtype=np.int32))
+    """int32[m]: one past the last."""
+    depth: Int32Array = field(default_factory=partial(np.array, WHOLE, dtype=np.int32))
+    """int32[m]: tokens of each branch that stay; 2^31 - 1 for all."""
+    loss_terms: Int32Array | None = None
+    """int32[m]: M, see `plan.core.items`."""
+    work: Int64Array | None = None
+    """int64[m]: attention work, see `format.trees`; None: the square of the length."""
+    path_tokens: Int64Array | None = None
+    """int64[m]: K."""
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]]) -> Self:
         """Make the pieces of what `columns` gave, or of some of each column."""
-        return cls(samples=columns["sample"], start=columns["start"], length=columns["length"])
+        names = [each.name for each in fields(cls) if each.name in columns]
+        return cls(samples=columns["sample"], **{name: columns[name] for name in names})
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the arrays ([m] each) by their names in a plan's file. Where `samples` is None, O(m)."""
-        return {"sample": self.sample, "start": self.start, "length": self.length}
+        others = {name: values for name, values in vars(self).items() if name != "samples" and np.ndim(values)}
+        return {"sample": self.sample} | others
 
     def __len__(self) -> int:
         return len(self.length)
 
     @property
+    def of_items(self) -> bool:
+        """Whether these are pieces of items."""
+        return self.work is not None
+
+    @property
     def needs(self) -> tuple[NDArray[np.integer], ...]:
         """int[m] each: tokens, and what else rows have limited room for: of items, loss terms and path tokens."""
-        return (self.length,)
+        if self.loss_terms is None or self.path_tokens is None:
+            return (self.length,)
+        return self.length, self.loss_terms, self.path_tokens
 
     def sizes(self, limits: Sequence[int]) -> Int32Array:
         """Compute the tokens that each piece takes of a capacity, where all `Plan.limits` are one: int32[m]. O(m)."""
@@ -120,18 +127,15 @@ class Pieces:
         return found
 
     @property
-    def attention(self) -> Int64Array | None:
-        """int64[m]: attention work of each; None: the square of its length."""
-        return None
-
-    @property
     def num_branches(self) -> Int32Array:
         """int32[m]: samples in each, of no memory where that is one."""
-        return np.broadcast_to(np.int32(1), len(self))
+        return np.broadcast_to(self.stop_branch - self.first_branch, len(self))
 
     def num_samples(self, packs: Packs) -> Int64Array:
-        """Count the samples of each pack (int64[p])."""
-        return np.diff(packs.offsets)
+        """Count the samples of each pack (int64[p]), which of items are branches. O(m) for items."""
+        if not self.of_items:
+            return np.diff(packs.offsets)
+        return np.add.reduceat(self.num_branches[packs.pieces], packs.offsets[:-1], dtype=np.int64)
 
     def take(self, chosen: NDArray[np.integer] | slice) -> Self:
         """Select these pieces, in this order (int[k])."""
@@ -141,42 +145,6 @@ class Pieces:
     def sample(self) -> Int32Array:
         """The sample id of each piece (int32[m]). Where `samples` is None, made when asked for: O(m)."""
         return np.arange(len(self), dtype=np.int32) if self.samples is None else self.samples
-
-
-@dataclass(frozen=True, kw_only=True)
-class ItemPieces(Pieces):
-    """The m pieces of a set of items."""
-
-    trees: PieceTrees
-
-    @classmethod
-    def of(cls, columns: Mapping[str, NDArray[Any]]) -> Self:
-        """Make the pieces of what `columns` gave, or of some of each column."""
-        trees = PieceTrees(**{name: columns[name] for name in PieceTrees._fields})
-        return cls(samples=columns["sample"], start=columns["start"], length=columns["length"], trees=trees)
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by their names in a plan's file, see `Pieces.columns`."""
-        return super().columns() | self.trees._asdict()
-
-    @property
-    def needs(self) -> tuple[NDArray[np.integer], ...]:
-        """int[m] each: tokens, loss terms and path tokens."""
-        return self.length, self.trees.loss_terms, self.trees.path_tokens
-
-    @property
-    def attention(self) -> Int64Array:
-        """int64[m]: attention work of each."""
-        return self.trees.work
-
-    @property
-    def num_branches(self) -> Int32Array:
-        """int32[m]: branches in each."""
-        return self.trees.stop_branch - self.trees.first_branch
-
-    def num_samples(self, packs: Packs) -> Int64Array:
-        """Count the branches of each pack (int64[p]). O(m)."""
-        return np.add.reduceat(self.num_branches[packs.pieces], packs.offsets[:-1], dtype=np.int64)
 
 
 class Lost(NamedTuple):

@@ -58,7 +58,7 @@ class PackSizes(NamedTuple):
 def pack_sizes(pieces: Pieces, packs: Packs, request: PlanRequest) -> PackSizes:
     """Measure packs for the groups of a request. O(m)."""
     lengths = aligned_lengths(pieces, packs, request.groups)
-    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, request.evened, pieces.attention)
+    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, request.evened, pieces.work)
     if lengths is pieces.length:
         return PackSizes(aligned, aligned, work)
     return PackSizes(segment_sums(pieces.length[packs.pieces], packs.offsets), aligned, work)

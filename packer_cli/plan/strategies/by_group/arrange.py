@@ -172,7 +172,7 @@ class _OfGroup:
             is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
             tokens, work = self.taken_and_work(offsets, pieces)
         if order is None:
-            if self.given.attention is not None:
+            if self.given.work is not None:
                 tokens = pack_sums(self.given.length, offsets, pieces)
             order = self.order(tokens, work, state)
         packs = self.complete(offsets, pieces, order)
@@ -183,23 +183,23 @@ class _OfGroup:
     def taken_and_work(self, offsets: Int64Array, pieces: Int32Array) -> tuple[Int64Array, Int64Array]:
         """Sum up how much each pack takes of its capacity, by its scarcest limit, and its attention work (int64[p]
         both)."""
-        if self.given.attention is None:
+        if self.given.work is None:
             return csr.pack_tokens_and_work(offsets, pieces, self.lengths)
         taken = np.zeros(len(offsets) - 1, dtype=np.int64)
         for need, most in zip(self.given.needs, limits_of(self.capacity, self.request.limits), strict=True):
             np.maximum(taken, -(-pack_sums(need, offsets, pieces) * self.capacity // most), out=taken)
-        return taken, pack_sums(self.given.attention, offsets, pieces)
+        return taken, pack_sums(self.given.work, offsets, pieces)
 
     def in_squares(self, work: Int64Array) -> Int64Array:
         """Scale attention work of packs (int64[p]) to that of squared lengths, by which fillers are chosen."""
-        if self.given.attention is None:
+        if self.given.work is None:
             return work
         squares = np.square(self.lengths, dtype=np.float64).sum()
-        return (work * (float(squares) / max(1.0, float(self.given.attention.sum())))).astype(np.int64)
+        return (work * (float(squares) / max(1.0, float(self.given.work.sum())))).astype(np.int64)
 
     def evened_work(self, pieces: Int32Array | slice) -> Int64Array:
         """Compute what the plan evens out of these pieces (int64[k])."""
-        linear, attention = self.request.evened, self.given.attention
+        linear, attention = self.request.evened, self.given.work
         if attention is not None:
             return attention[pieces] + linear * self.given.length[pieces].astype(np.int64)
         length = self.lengths[pieces].astype(np.int64)
@@ -219,7 +219,7 @@ class _OfGroup:
         seed = int(rng_state(request.seed, Stream.PACKING, self.g)[0])
         is_all = bool(own.all())
         needs = None
-        if self.given.attention is not None and algorithm.pack_needs is not None:
+        if self.given.work is not None and algorithm.pack_needs is not None:
             needs = np.array([need[own] for need in self.given.needs], dtype=np.int64)
 
         def packed(most: int) -> tuple[Int64Array, Int32Array]:
@@ -301,7 +301,7 @@ class _OfGroup:
             even: Callable[..., Evened | None] = partial(
                 even_samples, lengths=self.lengths, capacity=most, linear=request.evened, most=request.max_samples
             )
-            if self.given.attention is not None:
+            if self.given.work is not None:
                 limits, work = limits_of(most, request.limits), self.evened_work(slice(None))
                 even = partial(even_items, needs=self.given.needs, work=work, limits=limits, most=request.max_samples)
             refine_packs(packs.offsets, packs.pieces, first, stop, self.num_even, even)
