@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.adapters.tree_attention import BranchLogps
-from packer_cli.loader.parallel import init_sp_groups
+from packer_cli.loader.parallel import end_process_group, init_sp_groups
 from packer_cli.loader.steps import packed_steps
 
 
@@ -73,8 +73,7 @@ def main() -> None:
             print(f"step {step.number} loss {total:.6f}", flush=True)
     if rank == 0:
         model.save_pretrained(args.output)
-    dist.barrier()  # gloo may abort in a process that leaves before the others are done
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from pipeline_stages import Decoder, run_pipeline
 
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.parallel import end_process_group
 
 
 def main() -> None:
@@ -79,8 +80,7 @@ def main() -> None:
     if rank < stages:
         args.output.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), args.output / f"stage-{stage}.pt")
-    dist.barrier()  # gloo may abort in a process that leaves before the others are done
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

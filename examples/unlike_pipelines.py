@@ -19,7 +19,7 @@ import torch.distributed as dist
 from pipeline_stages import Decoder, run_pipeline
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.parallel import init_sp_groups
+from packer_cli.loader.parallel import end_process_group, init_sp_groups
 
 
 def main() -> None:
@@ -77,8 +77,7 @@ def main() -> None:
     if rank == 0:
         args.output.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), args.output / "model.pt")
-    dist.barrier()  # gloo may abort in a process that leaves before the others are done
-    dist.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

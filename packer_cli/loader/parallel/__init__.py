@@ -17,7 +17,7 @@ from packer_cli.loader.parallel.attention import (
     take_slice,
     ulysses_attention,
 )
-from packer_cli.loader.parallel.groups import SPGroups, data_rank, init_sp_groups, plan_rank
+from packer_cli.loader.parallel.groups import SPGroups, data_rank, end_process_group, init_sp_groups, plan_rank
 
 __all__ = [
     "SHARDINGS",
@@ -25,6 +25,7 @@ __all__ = [
     "SPGroups",
     "Sharding",
     "data_rank",
+    "end_process_group",
     "gather_slices",
     "gathered_attention",
     "init_sp_groups",

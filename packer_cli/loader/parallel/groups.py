@@ -96,6 +96,17 @@ def _wait_for_gloo() -> None:
         time.sleep(_GLOO_SECONDS)
 
 
+def end_process_group() -> None:
+    """End the default process group when all processes have come here.
+
+    ``torch.distributed.destroy_process_group`` alone hangs or aborts under gloo, once in some hundred runs on busy
+    cores, where gloo's threads still hold the tensors of the last collectives. Price: 0.2 s with gloo.
+    """
+    dist.barrier()
+    _wait_for_gloo()
+    dist.destroy_process_group()
+
+
 def init_sp_groups(
     replicas: Mapping[Layout, Sequence[int]],
     ranks: DeviceMesh | Sequence[int] | None = None,
