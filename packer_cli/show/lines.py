@@ -10,7 +10,7 @@ import numpy as np
 
 from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.show.decode import Decode
-from packer_cli.show.packs import BranchRecord, ItemRecord, SampleRecord, SegmentRecord
+from packer_cli.show.packs import BranchRecord, PartRecord, SegmentRecord
 from packer_cli.show.text import Style, one_line, text_lines
 from packer_cli.show.view import Place, View
 from packer_cli.sizes import counted
@@ -30,13 +30,9 @@ def view_lines(view: View, decode: Decode, style: Style) -> Iterator[str]:
     if style.is_colored and (view.samples or view.items):
         yield ""
         yield f"  {style.mask('masked: no loss', False)}   {style.mask('trained: carries a loss', True)}"
-    for sample in view.samples:
+    for part in view.items or view.samples:
         yield ""
-        yield from _part_lines(f"-- sample {sample.index} ", sample.sample_id, sample, "", style)
-        yield from text_lines(decode, sample.input_ids, sample.loss_mask, style)
-    for item in view.items or ():
-        yield ""
-        yield from item_lines(item, decode, style)
+        yield from part_lines(part, decode, style)
 
 
 def _title(view: View) -> str:
@@ -107,8 +103,8 @@ def _sharing(view: View, place: Place) -> str:
     end = min(end, view.pack.num_tokens)
     if begin >= end:
         return f"{text}; with Ulysses, rank {place.rank} has only padding"
-    parts, name = (view.pack.items, "item") if view.pack.items else (view.pack.samples, "sample")
-    held = [part.index for part in parts if part.begin < end and part.begin + part.num_tokens > begin]
+    name = "sample" if view.pack.num_items is None else "item"
+    held = [part.index for part in view.pack.parts if part.begin < end and part.begin + part.num_tokens > begin]
     samples = f"{name} {held[0]}" if len(held) == 1 else f"{name}s {held[0]} to {held[-1]}"
     return f"{text}; with Ulysses, rank {place.rank} has tokens [{begin}, {end}), {samples}"
 
@@ -145,27 +141,14 @@ def _how_to_show(place: Place, shown: Place) -> str:
     return f"--pack {place.pack}"
 
 
-def _part_lines(begin: str, number: int, part: SampleRecord | ItemRecord, flat: str, style: Style) -> Iterator[str]:
-    """Yield the heading of a sample or an item of a pack, and a line that describes it.
-
-    Args:
-        number: the id by which users find it.
-        flat: tokens of its branches, if they are more.
-    """
-    yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
-    place = part.source if part.file is None else f"{part.file}:{part.line}"
-    tokens = f"{counted(part.num_tokens, 'token')} [{part.begin}, {part.begin + part.num_tokens}){flat}"
-    piece = f", a piece of its sample, from token {part.start:,} on" if part.start else ""
-    yield f"   id {number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
-
-
 _INDENT = "   "
 _LEAST_CHARS = 200
 """Characters of a segment that are shown at least."""
 
 
-def item_lines(item: ItemRecord, decode: Decode, style: Style) -> Iterator[str]:
-    """Yield all lines of an item, drawn as a tree: the tokens of several branches on a trunk, the others beside it.
+def part_lines(part: PartRecord, decode: Decode, style: Style) -> Iterator[str]:
+    """Yield all lines of a sample, or of an item, drawn as a tree: the tokens of several branches on a trunk, the
+    others beside it.
 
     ::
 
@@ -177,21 +160,32 @@ def item_lines(item: ItemRecord, decode: Decode, style: Style) -> Iterator[str]:
 
     A trunk may go on below a branch, with the last tokens that several branches share.
     """
-    flat = f" for {item.flat_tokens:,}" if item.flat_tokens > item.num_tokens else ""
-    yield from _part_lines(f"-- item {item.index}: {item.kind} ", item.item_id, item, flat, style)
-    if item.values:
-        yield _INDENT + ", ".join(f"{name} {value:.6g}" for name, value in item.values.items())
+    begin = f"-- sample {part.index} " if part.kind is None else f"-- item {part.index}: {part.kind} "
+    yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
+    number = part.sample_id if part.item_id is None else part.item_id
+    place = part.source if part.file is None else f"{part.file}:{part.line}"
+    flat = f" for {part.flat_tokens:,}" if part.flat_tokens and part.flat_tokens > part.num_tokens else ""
+    tokens = f"{counted(part.num_tokens, 'token')} [{part.begin}, {part.begin + part.num_tokens}){flat}"
+    piece = f", a piece of its sample, from token {part.start:,} on" if part.start else ""
+    yield f"   id {number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
+    if part.values:
+        yield _INDENT + ", ".join(f"{name} {value:.6g}" for name, value in part.values.items())
+    if part.segments is None or part.branches is None:
+        yield from text_lines(decode, part.input_ids, part.loss_mask, style)
+        return
     if style.max_chars is not None:
-        each = max(style.max_chars // len(item.segments), min(style.max_chars, _LEAST_CHARS))
+        each = max(style.max_chars // len(part.segments), min(style.max_chars, _LEAST_CHARS))
         style = replace(style, max_chars=each)
-    yield from _Drawing(item, decode, style).lines()
+    yield from _Drawing(part.segments, part.branches, decode, style).lines()
 
 
 class _Drawing:
-    def __init__(self, item: ItemRecord, decode: Decode, style: Style) -> None:
-        self._item, self._decode, self._style = item, decode, style
+    def __init__(
+        self, segments: Sequence[SegmentRecord], branches: Sequence[BranchRecord], decode: Decode, style: Style
+    ) -> None:
+        self._segments, self._branches, self._decode, self._style = segments, branches, decode, style
         self._children: dict[int | None, list[int]] = {}
-        for number, segment in enumerate(item.segments):
+        for number, segment in enumerate(segments):
             self._children.setdefault(segment.parent, []).append(number)
 
     def lines(self) -> Iterator[str]:
@@ -215,14 +209,14 @@ class _Drawing:
 
     def _segment(self, number: int, begin: str, lead: str, width: int) -> Iterator[str]:
         """Yield the title and the text of a segment; `lead` stands before each line of its text."""
-        segment, style = self._item.segments[number], self._style
+        segment, style = self._segments[number], self._style
         yield begin + style.paint(self._title(number, segment), bold=True)
         ids, mask, before, wrap = segment.input_ids, segment.loss_mask, segment.before.tolist(), width - len(lead)
         for line in text_lines(self._decode, ids, mask, style, before=before, first=segment.depth, wrap=wrap):
             yield lead + line
 
     def _title(self, number: int, segment: SegmentRecord) -> str:
-        branches = [self._item.branches[branch] for branch in segment.branches]
+        branches = [self._branches[branch] for branch in segment.branches]
         size = counted(segment.num_tokens, "token")
         if number in self._children:
             trained = int(np.count_nonzero(segment.loss_mask))

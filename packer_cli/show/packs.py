@@ -37,31 +37,6 @@ _ROLES = {GROUP: "completion", TURNS: "turn"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleRecord:
-    """A sample of a pack, or a piece of one."""
-
-    index: int
-    """Its place in the pack."""
-    sample_id: int
-    source: str
-    """Name of the input."""
-    file: str | None
-    line: int | None
-    """The record that it comes from; None where the set does not keep its token store."""
-    begin: int
-    """Its first token in the pack."""
-    start: int
-    """Its first token in the whole sample, which may be cut."""
-    num_tokens: int
-    num_loss_tokens: int
-    runs: tuple[Run, ...]
-    input_ids: Hidden[NDArray[Any]]
-    """uint16 or int32 [t]"""
-    loss_mask: Hidden[NDArray[np.int8] | NDArray[np.float32]]
-    """int8[t], or float32[t] in a set with weights: that of each token's loss, 0 for none"""
-
-
-@dataclass(frozen=True, kw_only=True)
 class BranchRecord:
     """A sample of an item."""
 
@@ -98,13 +73,16 @@ class SegmentRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemRecord:
-    """An item of a pack, or a part of one."""
+class PartRecord:
+    """A sample of a pack, or an item of one in a set with trees; or a piece of it."""
 
     index: int
     """Its place in the pack."""
-    item_id: int
-    kind: str
+    sample_id: int | None = None
+    """The id of a sample."""
+    item_id: int | None = None
+    """The id of an item, which has the other values that a sample lacks: all that are null by default but `runs`."""
+    kind: str | None = None
     """`sample`, `pair`, `group` or `turns`."""
     source: str
     """Name of the input."""
@@ -114,16 +92,23 @@ class ItemRecord:
     begin: int
     """Its first token in the pack."""
     start: int
-    """First token, in the whole sample, of a sample that was cut."""
+    """Its first token in the whole sample, which may be cut."""
     num_tokens: int
-    flat_tokens: int
+    flat_tokens: int | None = None
     """Tokens of the item's branches, one by one."""
     num_loss_tokens: int
-    values: Mapping[str, float]
+    values: Mapping[str, float] | None = None
     """Further values that the item brings, such as `margin`."""
-    branches: tuple[BranchRecord, ...]
-    segments: tuple[SegmentRecord, ...]
+    branches: tuple[BranchRecord, ...] | None = None
+    segments: tuple[SegmentRecord, ...] | None = None
     """In depth-first order."""
+    runs: tuple[Run, ...] | None = None
+    """The tokens of a sample; those of an item are in its segments."""
+    input_ids: Hidden[NDArray[Any]]
+    """uint16 or int32 [t]"""
+    loss_mask: Hidden[NDArray[np.int8] | NDArray[np.float32]]
+    """int8[t], or float32[t] in a set with weights: that of each token's loss, 0 for none; of an item, as in its
+    segments"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +137,7 @@ class PackRecord:
     """Begin and end of the part of its row that the rank takes."""
     layout: Hidden[Layout]
     """Layout of the group."""
-    samples: Hidden[tuple[SampleRecord, ...]]
-    items: Hidden[tuple[ItemRecord, ...]]
+    parts: Hidden[tuple[PartRecord, ...]]
     """Its items, in a set with trees; samples otherwise."""
 
 
@@ -190,9 +174,8 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
             raise ValueError(why)
     origins = sample_origins(files, others["sample_ids" if is_flat else "item_ids"])
     names = [given.name for given in manifest.sources]
-    samples = read_samples(others, names, origins) if is_flat else ()
-    items = () if is_flat else read_items(others, names, origins)
-    masks = [each.loss_mask for each in samples] + [each.loss_mask for item in items for each in item.segments]
+    parts = read_parts(others, names, origins)
+    loss_weight = sum(float(part.loss_mask.sum(dtype=np.float64)) for part in parts)
     return PackRecord(
         pack_id=pack,
         group=group.name,
@@ -200,16 +183,15 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
         num_tokens=len(found.input_ids),
         num_loss_tokens=found.num_loss_tokens,
         attention_work=others["attention_work"],
-        loss_weight=sum(float(mask.sum(dtype=np.float64)) for mask in masks) if manifest.is_weighted else None,
+        loss_weight=loss_weight if manifest.is_weighted else None,
         cp_sharding=PLANNED[found.cp_sharding] if group.layout.cp > 1 else None,
         num_samples=len(found.sample_ids),
-        num_items=len(items) or None,
-        flat_tokens=sum(item.flat_tokens for item in items) or None,
+        num_items=None if is_flat else len(parts),
+        flat_tokens=None if is_flat else sum(part.flat_tokens or 0 for part in parts),
         num_path_tokens=others.get("num_path_tokens"),
         rank_tokens=None,
         layout=group.layout,
-        samples=samples,
-        items=items,
+        parts=parts,
     )
 
 
@@ -257,72 +239,64 @@ def find_wrong_samples(row: Row) -> str | None:
     return None
 
 
-def read_samples(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[SampleRecord, ...]:
-    """Read the samples of a row of a shard in which `find_wrong_samples` finds nothing wrong.
-
-    Args:
-        names: of the inputs.
-        origins: of each sample.
-    """
-    ids = row["input_ids"]
-    loss_mask = spans_to_weights(row[STARTS], row[STOPS], row.get(WEIGHTS), len(ids))
-    starts, sources = row["sample_starts"].tolist(), row["source_ids"].tolist()
-    return tuple(
-        SampleRecord(
-            index=i,
-            sample_id=int(row["sample_ids"][i]),
-            source=source_name(names, sources[i]),
-            file=origins[i][0],
-            line=origins[i][1],
-            begin=begin,
-            start=starts[i],
-            num_tokens=end - begin,
-            num_loss_tokens=int(np.count_nonzero(loss_mask[begin:end])),
-            runs=(),
-            input_ids=ids[begin:end],
-            loss_mask=loss_mask[begin:end],
-        )
-        for i, (begin, end) in enumerate(itertools.pairwise(row["cu_seqlens"].tolist()))
-    )
-
-
 def source_name(names: Sequence[str], source: int) -> str:
     """Find the name of an input, if it has one."""
     return names[source] if 0 <= source < len(names) else f"source {source}"
 
 
-def read_items(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[ItemRecord, ...]:
-    """Read the items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules. O(K).
+def read_parts(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tuple[PartRecord, ...]:
+    """Read the samples or items of a row of a shard, as `ShardFile.columns` gives it, that keeps all rules. O(K).
 
     Args:
         names: of the inputs.
-        origins: of each branch.
+        origins: of each sample or branch.
     """
-    reader, borders = _Reader(row), itertools.pairwise([0, *np.cumsum(row["item_branches"]).tolist()])
-    found, stop = [], 0
-    for index, (begin, end) in enumerate(borders):
-        # In depth-first order, the last segment of an item is the last one in which a branch ends.
-        own = range(stop, int(row["branch_segments"][begin:end].max()) + 1)
-        source, (file, line), stop = int(row["source_ids"][begin]), origins[begin], own.stop
-        found.append(reader.item(index, range(begin, end), own, source_name(names, source), file, line))
+    ids, items = row["input_ids"], _Items(row) if "item_branches" in row else None
+    if items is None:
+        loss = spans_to_weights(row[STARTS], row[STOPS], row.get(WEIGHTS), len(ids))
+        firsts, borders = np.arange(len(row["sample_ids"])), row["cu_seqlens"]
+    else:
+        loss, firsts, borders = items.loss, items.branches[:-1], items.borders
+    found = []
+    for index, (begin, end) in enumerate(itertools.pairwise(borders.tolist())):
+        first, mask = int(firsts[index]), loss[begin:end]
+        flat = {"sample_id": int(row["sample_ids"][first]), "num_loss_tokens": int(np.count_nonzero(mask))}
+        own: dict[str, Any] = flat if items is None else items.values(index)
+        found.append(
+            PartRecord(
+                index=index,
+                source=source_name(names, int(row["source_ids"][first])),
+                file=origins[first][0],
+                line=origins[first][1],
+                begin=begin,
+                start=int(row["sample_starts"][first]),
+                num_tokens=end - begin,
+                input_ids=ids[begin:end],
+                loss_mask=mask,
+                **own,
+            )
+        )
     return tuple(found)
 
 
-class _Reader:
+class _Items:
     """The items, branches and segments in a row; `own` is the segments of an item."""
 
     def __init__(self, row: Row) -> None:
-        self._row, self._trees, self._loss = row, trees_of(row), loss_by_token(row)
+        self._row, self._trees, self.loss = row, trees_of(row), loss_by_token(row)
+        self.branches = offsets_of(row["item_branches"])
+        # In depth-first order, the last segment of an item is the last one in which a branch ends.
+        self._segments = np.append(0, np.maximum.reduceat(row["branch_segments"], self.branches[:-1]) + 1)
+        self.borders = self._trees.segment_starts[self._segments]
         self._paths = self._trees.paths(np.arange(len(self._trees.segment_parents)))
         self._depths = self._trees.depths()
         self._lengths = self._trees.branch_lengths()
         self._num_loss_tokens = count_by_row(row[STARTS], row[STOPS], offsets_of(row["branch_loss_spans"]))
 
-    def item(
-        self, index: int, branches: range, own: range, source: str, file: str | None, line: int | None
-    ) -> ItemRecord:
-        row, numbers = self._row, slice(branches.start, branches.stop)
-        begin, end = (int(self._trees.segment_starts[s]) for s in (own.start, own.stop))
+    def values(self, index: int) -> dict[str, Any]:
+        """Read what only an item has."""
+        row, numbers = self._row, slice(*self.branches[index : index + 2].tolist())
+        branches, own = range(numbers.start, numbers.stop), range(*self._segments[index : index + 2].tolist())
         kind = int(row["item_kinds"][index])
         sharing: list[list[int]] = [[] for _ in own]
         for number, branch in enumerate(branches):
@@ -330,22 +304,15 @@ class _Reader:
             while segment >= 0:
                 sharing[segment - own.start].append(number)
                 segment = int(self._trees.segment_parents[segment])
-        return ItemRecord(
-            index=index,
-            item_id=int(row["item_ids"][branches.start]),
-            kind=KINDS[kind],
-            source=source,
-            file=file,
-            line=line,
-            begin=begin,
-            start=int(row["sample_starts"][branches.start]),
-            num_tokens=end - begin,
-            flat_tokens=int(self._lengths[numbers].sum()),
-            num_loss_tokens=int(self._num_loss_tokens[numbers].sum()),
-            values={name: float(row[name][index]) for name in ITEM_VALUES if not np.isnan(row[name][index])},
-            branches=tuple(self._branch(branch, kind, own) for branch in branches),
-            segments=tuple(self._segment(s, own, tuple(shared)) for s, shared in zip(own, sharing, strict=True)),
-        )
+        return {
+            "item_id": int(row["item_ids"][branches.start]),
+            "kind": KINDS[kind],
+            "flat_tokens": int(self._lengths[numbers].sum()),
+            "num_loss_tokens": int(self._num_loss_tokens[numbers].sum()),
+            "values": {name: float(row[name][index]) for name in ITEM_VALUES if not np.isnan(row[name][index])},
+            "branches": tuple(self._branch(branch, kind, own) for branch in branches),
+            "segments": tuple(self._segment(s, own, tuple(shared)) for s, shared in zip(own, sharing, strict=True)),
+        }
 
     def _branch(self, branch: int, kind: int, own: range) -> BranchRecord:
         role, reward = int(self._row["branch_roles"][branch]), float(self._row["rewards"][branch])
@@ -372,5 +339,5 @@ class _Reader:
             branches=branches,
             input_ids=ids[begin:end],
             before=ids[path[max(0, depth - CONTEXT) : depth]],
-            loss_mask=self._loss[begin:end],
+            loss_mask=self.loss[begin:end],
         )

@@ -25,9 +25,9 @@ from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ranks import RankRow, RankRows, read_rank_rows
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.show.decode import Decode, decode_runs
-from packer_cli.show.packs import ItemRecord, PackRecord, SampleRecord, SegmentRecord, read_pack, require_between
+from packer_cli.show.packs import PackRecord, PartRecord, SegmentRecord, read_pack, require_between
 
-Part = TypeVar("Part", SampleRecord, SegmentRecord)
+Part = TypeVar("Part", PartRecord, SegmentRecord)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +115,9 @@ class View:
     """Epoch, rank, iteration, degrees and places; None where the epoch does not use the pack."""
     pack: PackRecord | None
     """The pack; None for a filler."""
-    samples: tuple[SampleRecord, ...]
+    samples: tuple[PartRecord, ...]
     """The samples to show."""
-    items: tuple[ItemRecord, ...] | None = None
+    items: tuple[PartRecord, ...] | None = None
     """The items to show, in place of samples; None in a set of flat samples."""
     step_places: Hidden[tuple[Place, ...]] = ()
     """All micro-batches of the step or iteration that was asked for."""
@@ -139,7 +139,7 @@ def _view(
     wanted: ShowConfig, epoch: int, place: Place | None, pack: PackRecord | None, places: tuple[Place, ...]
 ) -> View:
     """Make the view of a pack, None for a filler, with the sample that is wanted or all."""
-    values, samples, items = None, None, None
+    values = None
     if place is not None:
         layout, row = place.layout, place.row
         of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
@@ -148,12 +148,10 @@ def _view(
             size = -(-pack.num_tokens // layout.row_ranks)
             begin = size * layout.row_rank(row.place)
             pack = replace(pack, rank_tokens=(begin, begin + size))
-    if pack is not None:
-        samples = tuple(each for each in pack.samples if wanted.sample in (None, each.sample_id))
-        items = tuple(each for each in pack.items if wanted.sample in (None, each.item_id)) or None
-    return View(
-        epoch=epoch, shown=place, place=values, pack=pack, samples=samples or (), items=items, step_places=places
-    )
+    given = pack.parts if pack else ()
+    parts = tuple(each for each in given if wanted.sample in (None, each.sample_id, each.item_id))
+    samples, items = (parts, None) if pack is None or pack.num_items is None else ((), parts)
+    return View(epoch=epoch, shown=place, place=values, pack=pack, samples=samples, items=items, step_places=places)
 
 
 def look(root: Path, manifest: Manifest, wanted: ShowConfig) -> list[View]:
@@ -209,7 +207,7 @@ def with_runs(view: View, decode: Decode | None) -> View:
         return replace(part, runs=tuple(decode_runs(decode, part.input_ids, part.loss_mask, before)))
 
     items = view.items and tuple(
-        replace(item, segments=tuple(decoded(each, each.before.tolist()) for each in item.segments))
+        replace(item, segments=tuple(decoded(each, each.before.tolist()) for each in item.segments or ()))
         for item in view.items
     )
     return replace(view, samples=tuple(map(decoded, view.samples)), items=items)

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 
 from packer_cli.format.trees import GROUP, PAIR, TURNS
-from packer_cli.show.lines import item_lines
-from packer_cli.show.packs import ItemRecord, read_items
+from packer_cli.show.lines import part_lines
+from packer_cli.show.packs import PartRecord, read_parts
 from packer_cli.show.text import Style
 from tests.trees import Branch, Item, row_of, rows
 
@@ -21,14 +21,14 @@ def branch(masked: str, trained: str, rest: str = "") -> Branch:
     return Branch([*map(ord, masked + trained + rest)], [(len(masked), len(masked + trained))])
 
 
-def items_of(*items: Item) -> tuple[ItemRecord, ...]:
+def items_of(*items: Item) -> tuple[PartRecord, ...]:
     row = row_of(items)
     row["rewards"][:2] = 0.5, -1
-    return read_items(row, ["chats"], [("chats.jsonl", 3)] * len(row["item_ids"]))
+    return read_parts(row, ["chats"], [("chats.jsonl", 3)] * len(row["item_ids"]))
 
 
-def drawn(item: ItemRecord, **style: object) -> list[str]:
-    return [line.rstrip() for line in item_lines(item, decode, Style(**style))]  # type: ignore[arg-type]
+def drawn(item: PartRecord, **style: object) -> list[str]:
+    return [line.rstrip() for line in part_lines(item, decode, Style(**style))]  # type: ignore[arg-type]
 
 
 def test_a_pair() -> None:
@@ -90,7 +90,7 @@ def test_long_lines_go_on_and_long_texts_are_shortened() -> None:
 def test_each_segment_is_drawn_once_in_its_order(items: list[Item]) -> None:
     row = row_of([item._replace(branches=[Branch([ord("a") + i for i in b.ids], b.spans) for b in item.branches])
                   for item in items])  # fmt: skip
-    found = read_items(row, ["chats"], [(None, None)] * len(row["item_ids"]))
+    found = read_parts(row, ["chats"], [(None, None)] * len(row["item_ids"]))
     for item, record in zip(items, found, strict=True):
         lines = drawn(record)
         text = "".join(re.sub(".*[|] ", "", line) for line in lines if " | " in line)
