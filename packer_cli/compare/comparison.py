@@ -275,7 +275,6 @@ def compare(
                 plans = plans if first is None else plans[first.chosen : first.chosen + 1]
                 requests = (each.request for each in plans)
                 tasks[i] = RowTask(
-                    kind=type(samples),
                     requests=tuple(replace(each, seed=each.seed + number) for each in requests),
                     rule=size_rule(rows[i].plan.config),
                     folder=folder,

@@ -24,8 +24,8 @@ from packer_cli.format.metrics import PlanFigures
 from packer_cli.groups.settings import ways
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.cut import Samples, SizeRule, pieces_to_plan
-from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.cut import Samples, pieces_to_plan
+from packer_cli.plan.core.groups import Group, SizeRule
 from packer_cli.plan.core.types import Pieces
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.strategies.protocol import PlanRequest, stage_rates
@@ -116,8 +116,6 @@ class RowTask:
     rule: SizeRule
     folder: Path
     """The folder given to `save_samples`."""
-    kind: type[Samples]
-    """The class of the samples."""
     weights: tuple[Share, ...]
     scale: float
     """Times as many tokens that an epoch has as these samples, for the predicted one."""
@@ -265,7 +263,7 @@ def _load_samples(task: RowTask) -> Samples:
     # Numba would compile kernels anew for read-only ones.
     found = {path.stem: np.load(path, mmap_mode="c") for path in task.folder.glob("*.npy")}
     found["lengths"].max(initial=0)
-    return task.kind.of(found, task.weights)
+    return Samples.of(found, task.weights)
 
 
 class PeakMemory:

@@ -16,8 +16,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.core.cost import parse_cost, require_exact
-from packer_cli.plan.core.cut import SizeRule
-from packer_cli.plan.core.groups import UNLIMITED, Group, read_limits, require_aligned
+from packer_cli.plan.core.groups import UNLIMITED, Group, SizeRule, read_limits, require_aligned
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, parse_packing

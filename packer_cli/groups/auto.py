@@ -21,8 +21,8 @@ from packer_cli.format.metrics import HBP, AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import FEW, LONGEST, NOT_WORTH_A_GROUP, Choice, choose_groups, choose_measured_groups
 from packer_cli.groups.settings import Setting, Way, best_settings, ways
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.core.cut import Overflow, make_pieces
-from packer_cli.plan.core.groups import UNLIMITED, Group
+from packer_cli.plan.core.cut import make_pieces
+from packer_cli.plan.core.groups import UNLIMITED, Group, Overflow
 from packer_cli.plan.core.types import Int32Array, Pieces
 from packer_cli.plan.notes import describe_overflow
 from packer_cli.plan.strategies.protocol import digits

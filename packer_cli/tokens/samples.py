@@ -30,12 +30,8 @@ class StoreSamples:
     def all(self) -> Samples:
         """All samples."""
         store, weights = self.store, tuple(source.share for source in self.store.index.sources)
-        samples = Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
-        if not store.index.columns.of_items:
-            return samples
-        from packer_cli.plan.core.items import ItemSamples  # Flat samples need not wait for kernels of items.
-
-        return ItemSamples(**vars(samples), trees=store.trees())
+        trees = store.trees() if store.index.columns.of_items else None
+        return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights, trees=trees)
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:

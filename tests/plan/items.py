@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
-from packer_cli.plan.core.items import ItemSamples, whole_items
+from packer_cli.plan.core.cut import Samples
+from packer_cli.plan.core.items import whole_items
 from tests.naive.items import Item, ends_of
 
 NONE = 2**31 - 1
@@ -36,7 +37,7 @@ def item_trees(items):
 
 def samples_of(trees, among=None):
     """The samples of a plan of these items."""
-    return ItemSamples(lengths=whole_items(trees).length, trees=trees, among=among)
+    return Samples(lengths=whole_items(trees).length, trees=trees, among=among)
 
 
 NODES = st.recursive(

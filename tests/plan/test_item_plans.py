@@ -15,8 +15,8 @@ from packer_cli.errors import ConfigError, PlanError, RunError
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
-from packer_cli.plan.core.cut import SizeRule, pieces_to_plan
-from packer_cli.plan.core.groups import Group
+from packer_cli.plan.core.cut import pieces_to_plan
+from packer_cli.plan.core.groups import Group, SizeRule
 from packer_cli.plan.core.metrics import least_works, measure, slot_contents
 from packer_cli.plan.kernels.balance import parse_balance
 from packer_cli.plan.notes import row_notes

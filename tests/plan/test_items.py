@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from packer_cli.errors import PlanError, RunError
 from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, Trees
-from packer_cli.plan.core.cut import SizeRule, pieces_to_plan
+from packer_cli.plan.core.cut import pieces_to_plan
+from packer_cli.plan.core.groups import SizeRule
 from packer_cli.plan.core.items import piece_branches, select_items, whole_items
 from packer_cli.plan.notes import overflow_notes, reasons_lost
 from tests.naive import items as naive
@@ -88,8 +89,9 @@ def test_long_items_are_cut_as_every_depth_and_run_tried(some, percent, capacity
         left_out += [(item, branch) for branch in found[1]]
     columns = (pieces.sample, pieces.first_branch, pieces.stop_branch, pieces.depth, pieces.start, pieces.length)
     assert list(zip(*(each.tolist() for each in columns), strict=True)) == expected
-    runs = zip(*(each.tolist() for each in cut.left_out), strict=True)
-    assert [(item, branch) for item, first, stop, _ in runs for branch in range(first, stop)] == sorted(set(left_out))
+    runs = zip(*(each.tolist() for each in cut.lost()), strict=True)
+    found = [(item, branch) for item, first, stop, kept in runs if not kept for branch in range(first, stop)]
+    assert found == sorted(set(left_out))
     cut.check(pieces)
     counts = cut.counts(pieces).items
     assert counts.turns_left_out == sum(some[item].kind == TURNS for item, _ in set(left_out))

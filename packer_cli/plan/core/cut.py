@@ -8,66 +8,53 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import SampleCounts, TreeFigures
-from packer_cli.format.trees import SAMPLE
+from packer_cli.format.trees import SAMPLE, ItemTrees
 from packer_cli.plan.core.check import check_pieces
 from packer_cli.plan.core.csr import ids_of
-from packer_cli.plan.core.groups import limits_of
+from packer_cli.plan.core.groups import Overflow, SizeRule
+from packer_cli.plan.core.items import check_items, cut_items, item_fates, select_items, tree_figures, whole_items
 from packer_cli.plan.core.mixture import ONCE, count_inputs, num_weighted, weighted_samples
 from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Lost, Pieces, as_ids
 from packer_cli.sizes import Share
 
 
-class SizeRule(NamedTuple):
-    """The limits on samples and items, and the fate of those over them."""
-
-    capacity: int
-    """Tokens of the longest group."""
-    overflow: Overflow
-    limits: tuple[int, ...] = ()
-    """See `Plan.limits`."""
-
-    @property
-    def most(self) -> tuple[int, ...]:
-        """The most of each need of a piece, see `Pieces.needs`."""
-        return limits_of(self.capacity, self.limits)
-
-    @property
-    def divides(self) -> bool:
-        """Whether flat samples are cut into several pieces, rather than cut off."""
-        return self.overflow == "split"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The facts about samples that a plan needs; those of items are `ItemSamples`."""
-
-    unit: ClassVar[str] = "sample"
-    """The noun for what `lengths` has one of."""
+    """The facts about samples, or items, that a plan needs."""
 
     lengths: Int32Array
-    """int32[n]"""
+    """int32[n]: tokens, of trees unique ones."""
     sources: NDArray[np.integer] | None = None
     """int[n], the source of each sample; None if unknown."""
     weights: tuple[Share, ...] = ()
     """One per source: how often an epoch contains its samples, or how many tokens, or which share, it has of it."""
     among: Int32Array | None = None
     """int32[k], increasing: the ids of the samples to plan, of these n; None for all."""
+    trees: ItemTrees | None = None
+    """The trees of items; None: samples are flat."""
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]], weights: tuple[Share, ...] = ()) -> Self:
         """Make the samples of what `columns` gave."""
-        return cls(lengths=columns["lengths"], sources=columns.get("sources"), weights=weights)
+        trees = ItemTrees(**{name: columns[name] for name in ItemTrees._fields}) if "kinds" in columns else None
+        return cls(lengths=columns["lengths"], sources=columns.get("sources"), weights=weights, trees=trees)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that make the samples, by name, without `among`."""
-        return {"lengths": self.lengths} | ({} if self.sources is None else {"sources": self.sources})
+        found = {"lengths": self.lengths} | ({} if self.sources is None else {"sources": self.sources})
+        return found if self.trees is None else found | self.trees._asdict()
+
+    @property
+    def unit(self) -> str:
+        """The noun for what `lengths` has one of."""
+        return "sample" if self.trees is None else "item"
 
     @property
     def num_samples(self) -> int:
@@ -83,17 +70,19 @@ class Samples:
     @property
     def num_branches(self) -> NDArray[np.integer]:
         """int[n]: samples in each, of no memory where that is one."""
-        return np.broadcast_to(np.int32(1), len(self.lengths))
+        one = np.broadcast_to(np.int32(1), len(self.lengths))
+        return one if self.trees is None else np.diff(self.trees.branch_offsets)
 
     def select(self, samples: Int32Array) -> Self:
         """Select these samples (int32[k]) alone, in this order, to plan them all."""
         sources = None if self.sources is None else self.sources[samples]
-        return replace(self, lengths=self.lengths[samples], sources=sources, among=None)
+        trees = None if self.trees is None else select_items(self.trees, samples)
+        return replace(self, lengths=self.lengths[samples], sources=sources, trees=trees, among=None)
 
     @property
     def can_be_drawn(self) -> bool:
         """Whether a plan of some of the samples says what one of all would: an epoch has each once."""
-        return self.sources is None or {*self.weights} <= ONCE
+        return self.trees is None and (self.sources is None or {*self.weights} <= ONCE)
 
     def drawn(self, number: int, seed: int) -> Self:
         """Draw this many of the samples to plan, evenly over the lengths. O(n log n)."""
@@ -119,19 +108,24 @@ class Samples:
         among = slice(None) if self.among is None else self.among
         return num_weighted(self.sources[among], self.weights, self.lengths[among])
 
+    def whole(self) -> Pieces:
+        """Make a piece of each sample, all of it. Of items, O(segments)."""
+        if self.trees is not None:
+            return whole_items(self.trees)
+        # Zeros take no memory until they are written to.
+        return Pieces(samples=None, start=np.zeros(len(self.lengths), dtype=np.int32), length=self.lengths)
+
     def sizes(self, limits: Sequence[int] = ()) -> Int32Array:
         """Compute the tokens that each sample takes of a capacity, the lengths of flat samples: int32[n]."""
-        return self.lengths
+        return self.whole().sizes(limits)
 
     def saved(self) -> TreeFigures | None:
         """Count the savings of shared prefixes; None for flat samples."""
-        return None
+        return None if self.trees is None else tree_figures(self.trees, self.whole())
 
     def cut(self, rule: SizeRule, seed: int) -> Cut:
-        """Cut the samples of an epoch, which are repeated by weight. O(n + pieces)."""
-        chosen = self.chosen(seed)
-        pieces = make_pieces(self.lengths, chosen, rule.capacity, rule.overflow)
-        return Cut(samples=self, rule=rule, chosen=chosen, pieces=pieces)
+        """Cut the samples of an epoch, which are repeated by weight."""
+        return Cut(samples=self, rule=rule, chosen=self.chosen(seed))
 
     def epoch_sizes(self, seed: int, limits: Sequence[int] = ()) -> Int32Array:
         """Compute the tokens that each of `chosen` takes of a capacity, the lengths of flat samples: int32[m]."""
@@ -141,19 +135,35 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The samples of an epoch, each whole, cut, or left out by a rule."""
+    """The samples of an epoch, each whole, cut, divided, or left out by a rule."""
 
     samples: Samples
     rule: SizeRule
     chosen: Int32Array | None
     """See `Samples.chosen`."""
-    pieces: Pieces
-    """The pieces to pack, maybe none."""
+
+    @cached_property
+    def whole(self) -> Pieces:
+        """A piece of each sample, all of it."""
+        return self.samples.whole()
+
+    @property
+    def pieces(self) -> Pieces:
+        """The pieces to pack, maybe none."""
+        return self._pieces_and_lost[0]
+
+    @cached_property
+    def _pieces_and_lost(self) -> tuple[Pieces, Lost | None]:
+        """The pieces, and what items lose; O(n + pieces), of items O(segments + pieces)."""
+        samples, rule = self.samples, self.rule
+        if samples.trees is not None:
+            return cut_items(samples.trees, self.whole, self.chosen, self.over, rule)
+        return make_pieces(samples.lengths, self.chosen, rule.capacity, rule.overflow), None
 
     @cached_property
     def over(self) -> Int32Array:
         """The samples (int32[k], rising) over the capacity, each once. O(n)."""
-        is_over = self.samples.lengths > self.rule.capacity
+        is_over = self.whole.sizes(self.rule.limits) > self.rule.capacity
         if self.chosen is not None:
             is_chosen = np.zeros(len(is_over), dtype=np.bool_)
             is_chosen[self.chosen] = True
@@ -162,10 +172,17 @@ class Cut:
 
     def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
         """Return the kind of a sample, its number of branches, and its needs (`Pieces.needs`)."""
-        return SAMPLE, 1, (int(self.samples.lengths[sample]),)
+        trees, needs = self.samples.trees, tuple(int(need[sample]) for need in self.whole.needs)
+        if trees is None:
+            return SAMPLE, 1, needs
+        first, stop = trees.branch_offsets[sample : sample + 2].tolist()
+        return int(trees.kinds[sample]), stop - first, needs
 
     def lost(self) -> Lost:
         """List the tokens that the rule takes away."""
+        of_items = self._pieces_and_lost[1]
+        if of_items is not None:
+            return of_items
         kept = {"truncate": self.rule.capacity, "drop": 0}.get(self.rule.overflow)
         over = self.over[: 0 if kept is None else None]
         return Lost(over, np.zeros_like(over), np.ones_like(over), np.full_like(over, kept or 0))
@@ -173,6 +190,8 @@ class Cut:
     def _fates(self, pieces: Pieces) -> dict[str, Any]:
         """Count what became of the samples, whose `pieces` a packing may have cut: fields of `SampleCounts`.
         O(pieces)."""
+        if self.samples.trees is not None:
+            return item_fates(self.samples.trees, self.whole, pieces, self.over, self.lost(), self.rule)
         cut, overflow = np.flatnonzero(pieces.start > 0), self.rule.overflow
         return {
             "split": len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
@@ -186,6 +205,9 @@ class Cut:
         Raises:
             PlanError: they are not.
         """
+        if self.samples.trees is not None:
+            check_items(self.samples.trees, self.whole, pieces, self.chosen, self.lost(), self.rule)
+            return
         chosen, lengths = self.chosen, self.samples.lengths
         if self.rule.overflow == "drop":
             chosen = kept_samples(lengths, chosen, self.rule.capacity)
@@ -228,7 +250,7 @@ def require_pieces(cut: Cut) -> Pieces:
     """Return the pieces to pack. Raises RunError if there are none, or a sample is too long under `error`."""
     samples, rule = cut.samples, cut.rule
     if rule.overflow == "error" and len(cut.over):
-        longest = int(samples.sizes(rule.limits)[cut.over].max())
+        longest = int(cut.whole.sizes(rule.limits)[cut.over].max())
         takes = {"sample": "has", "item": "takes"}[samples.unit]
         raise RunError(
             f"the longest {samples.unit} {takes} {longest} tokens, over the largest group's {rule.capacity}; "
@@ -240,8 +262,6 @@ def require_pieces(cut: Cut) -> Pieces:
 
 
 _BLOCK = 1 << 20
-
-Overflow = Literal["split", "truncate", "drop", "error"]
 
 
 def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, overflow: Overflow) -> Pieces:

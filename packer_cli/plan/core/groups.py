@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from packer_cli.format.layout import Layout
 from packer_cli.sizes import format_tokens, parse_number
@@ -86,6 +86,29 @@ class Group:
     def num_dp_ranks(self, num_gpus: int) -> int:
         """Count the data-parallel ranks of the group on `num_gpus` GPUs."""
         return num_gpus // self.num_gpus
+
+
+Overflow = Literal["split", "truncate", "drop", "error"]
+
+
+class SizeRule(NamedTuple):
+    """The limits on samples and items, and the fate of those over them."""
+
+    capacity: int
+    """Tokens of the longest group."""
+    overflow: Overflow
+    limits: tuple[int, ...] = ()
+    """See `Plan.limits`."""
+
+    @property
+    def most(self) -> tuple[int, ...]:
+        """The most of each need of a piece, see `Pieces.needs`."""
+        return limits_of(self.capacity, self.limits)
+
+    @property
+    def divides(self) -> bool:
+        """Whether flat samples are cut into several pieces, rather than cut off."""
+        return self.overflow == "split"
 
 
 def limits_of(capacity: int, others: Sequence[int]) -> tuple[int, ...]:

@@ -14,9 +14,8 @@ those that are cut, times the logarithm of their tokens or branches; of the chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,190 +24,124 @@ from packer_cli.format.metrics import ItemCounts, TreeFigures
 from packer_cli.format.ragged import expand, offsets_of, owners
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS, ItemTrees
 from packer_cli.plan.core.check import check_pieces, forbid, require
-from packer_cli.plan.core.cut import Cut, Samples, SizeRule
-from packer_cli.plan.core.item_kernels import cut, measure
-from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, Lost, Pieces, read_only
-from packer_cli.sizes import Share
+from packer_cli.plan.core.groups import SizeRule
+from packer_cli.plan.core.types import WHOLE, Int32Array, Int64Array, Lost, Pieces, read_only
 
 
-@dataclass(frozen=True, kw_only=True)
-class ItemSamples(Samples):
-    """The facts about items that a plan needs; `lengths` are their unique tokens."""
+def cut_items(
+    trees: ItemTrees, whole: Pieces, chosen: Int32Array | None, over: Int32Array, rule: SizeRule
+) -> tuple[Pieces, Lost]:
+    """Cut the items of an epoch: the pieces to pack, and the branches that are left out or cut off.
 
-    unit: ClassVar[str] = "item"
-    trees: ItemTrees
+    A pair or a group is cut at the greatest depth at which it fits, turns are divided into as few runs of branches
+    as fit one after another, and of these a branch that is too long alone is cut at a depth. Where no depth leaves
+    each branch a loss token, the item or the branch is left out.
 
-    @classmethod
-    def of(cls, columns: Mapping[str, NDArray[Any]], weights: tuple[Share, ...] = ()) -> Self:
-        """Make the items of what `columns` gave."""
-        trees = ItemTrees(**{name: columns[name] for name in ItemTrees._fields})
-        return cls(lengths=columns["lengths"], sources=columns.get("sources"), weights=weights, trees=trees)
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that make the items, by name, without `among`."""
-        return super().columns() | self.trees._asdict()
-
-    @property
-    def can_be_drawn(self) -> bool:
-        """Whether a plan of some of the items says what one of all would."""
-        return False
-
-    @property
-    def num_branches(self) -> Int64Array:
-        """int64[n]: branches of each."""
-        return np.diff(self.trees.branch_offsets)
-
-    def select(self, samples: Int32Array) -> Self:
-        """Select these items (int32[k]) alone, in this order, to plan them all."""
-        return replace(super().select(samples), trees=select_items(self.trees, samples))
-
-    def sizes(self, limits: Sequence[int] = ()) -> Int32Array:
-        """Compute the tokens that each item takes of a capacity: int32[n]. O(segments)."""
-        return whole_items(self.trees).sizes(limits)
-
-    def saved(self) -> TreeFigures:
-        """Count the savings of shared prefixes. O(segments)."""
-        return tree_figures(self.trees, whole_items(self.trees))
-
-    def cut(self, rule: SizeRule, seed: int) -> ItemCut:
-        """Cut the items of an epoch, repeated by weight. O(segments + pieces).
-
-        A pair or a group is cut at the greatest depth at which it fits, turns are divided into as few runs of branches
-        as fit one after another, and of these a branch that is too long alone is cut at a depth. Where no depth leaves
-        each branch a loss token, the item or the branch is left out.
-        """
-        chosen, whole = self.chosen(seed), whole_items(self.trees)
-        is_long = whole.sizes(rule.limits) > rule.capacity
-        given = np.arange(len(whole), dtype=np.int32) if chosen is None else chosen
-        items = np.unique(given[is_long[given]])
-        offsets, cut_pieces, left_out = _cut(self.trees, items, rule)
-        pieces = whole
-        if len(items):
-            number, begin = np.ones(len(whole), dtype=np.int64), np.arange(len(whole))
-            number[items], begin[items] = np.diff(offsets), len(whole) + offsets[:-1]
-            pairs = zip(whole.columns().items(), cut_pieces.columns().values(), strict=True)
-            both = Pieces.of({name: np.append(one, other) for (name, one), other in pairs})
-            pieces = both.take(expand(begin[given], number[given]))
-        elif len(given) < len(whole) or not (np.diff(given) > 0).all():
-            pieces = whole.take(given)
-        return ItemCut(
-            samples=self, rule=rule, chosen=chosen, pieces=pieces, whole=whole, items=items, offsets=offsets,
-            cut=cut_pieces, left_out=left_out,
-        )  # fmt: skip
+    Args:
+        whole: a piece of each item, all of it.
+        chosen: int32[m], rising, the items of the epoch; None for each once.
+        over: int32[k], rising, the items of these over the capacity.
+    """
+    given = np.arange(len(whole), dtype=np.int32) if chosen is None else chosen
+    offsets, found, left_out = _cut(trees, over, rule)
+    pieces = whole
+    if len(over):
+        number, begin = np.ones(len(whole), dtype=np.int64), np.arange(len(whole))
+        number[over], begin[over] = np.diff(offsets), len(whole) + offsets[:-1]
+        pairs = zip(whole.columns().items(), found.columns().values(), strict=True)
+        both = Pieces.of({name: np.append(one, other) for (name, one), other in pairs})
+        pieces = both.take(expand(begin[given], number[given]))
+    elif len(given) < len(whole) or not (np.diff(given) > 0).all():
+        pieces = whole.take(given)
+    is_cut, is_flat = found.depth < WHOLE, trees.kinds[found.sample] == SAMPLE
+    kept = np.where(is_cut, found.depth, rule.capacity).astype(np.int32)
+    is_lost = is_cut | (is_flat & (not rule.divides))
+    columns = zip((found.sample, found.first_branch, found.stop_branch, kept), left_out, strict=True)
+    lost = Lost._make(np.append(one[is_lost], other) for one, other in columns)
+    order = np.argsort(lost.sample, kind="stable")
+    return pieces, Lost._make(values[order] for values in lost)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ItemCut(Cut):
-    """The items of an epoch, each whole, cut, divided, or left out by a rule."""
+def item_fates(
+    trees: ItemTrees, whole: Pieces, pieces: Pieces, over: Int32Array, lost: Lost, rule: SizeRule
+) -> dict[str, Any]:
+    """Count what became of the items: fields of `SampleCounts`. O(segments + pieces)."""
+    kinds, num_branches = trees.kinds, whole.num_branches
+    packed = np.unique(pieces.sample)
+    left_out, shortened = np.setdiff1d(over, packed), np.unique(lost.sample[lost.kept > 0])
+    planned = np.union1d(packed, left_out)
+    begin = pieces.first_branch + pieces.start  # Of turns in branches, of a flat sample in tokens.
+    least = np.full(len(kinds), WHOLE, dtype=np.int32)
+    np.minimum.at(least, pieces.sample, begin)
+    divided = np.unique(pieces.sample[begin > least[pieces.sample]])
+    turns_lost = (lost.stop_branch - lost.first_branch) * (kinds[lost.sample] == TURNS)
+    turns_cut, turns_left_out = int(turns_lost[lost.kept > 0].sum()), int(turns_lost[lost.kept == 0].sum())
 
-    samples: ItemSamples
-    whole: Pieces
-    """A piece for each item of the store, all of it."""
-    items: Int32Array
-    """int32[k], rising: the items over the capacity."""
-    offsets: Int64Array
-    """int64[k+1]: item j of these has the cut pieces `offsets[j]` to `offsets[j + 1] - 1`."""
-    cut: Pieces
-    """The pieces of the items over the capacity."""
-    left_out: Lost
-    """The branches that no piece has."""
+    def number_of(items: Int32Array, kind: int) -> int:
+        return int((kinds[items] == kind).sum())
 
-    @property
-    def _trees(self) -> ItemTrees:
-        return self.samples.trees
+    counts = ItemCounts(
+        pairs=number_of(packed, PAIR),
+        pairs_cut=number_of(shortened, PAIR),
+        pairs_left_out=number_of(left_out, PAIR),
+        groups=number_of(packed, GROUP),
+        groups_cut=number_of(shortened, GROUP),
+        groups_left_out=number_of(left_out, GROUP),
+        conversations=number_of(packed, TURNS),
+        conversations_divided=number_of(divided, TURNS),
+        turns=int(num_branches[planned[kinds[planned] == TURNS]].sum()) - turns_left_out,
+        turns_cut=turns_cut,
+        turns_left_out=turns_left_out,
+        samples_cut=number_of(shortened, SAMPLE),
+        samples_left_out=number_of(left_out, SAMPLE),
+        over_path_limit=int((whole.sizes(rule.limits[:1])[over] <= rule.capacity).sum()),
+    )
+    numbers = {"split": len(divided), "truncated": len(shortened), "dropped": len(left_out)}
+    return numbers | {"items": counts, "trees": tree_figures(trees, pieces)}
 
-    @property
-    def over(self) -> Int32Array:
-        """The items over the capacity."""
-        return self.items
 
-    def facts_of(self, sample: int) -> tuple[int, int, tuple[int, ...]]:
-        """Return the kind of an item, its number of branches, and its needs."""
-        first, stop = self._trees.branch_offsets[sample : sample + 2].tolist()
-        return int(self._trees.kinds[sample]), stop - first, tuple(int(need[sample]) for need in self.whole.needs)
+def check_items(
+    trees: ItemTrees, whole: Pieces, pieces: Pieces, chosen: Int32Array | None, lost: Lost, rule: SizeRule
+) -> None:
+    """Prove that the pieces have each branch as often as asked for, cut by the rule alone.
 
-    def lost(self) -> Lost:
-        """List the branches that are left out or cut off."""
-        given = self.cut
-        kept = np.where(given.depth < WHOLE, given.depth, self.rule.capacity).astype(np.int32)
-        cut, is_cut_off = (given.sample, given.first_branch, given.stop_branch, kept), self._are_cut_off()
-        both = Lost._make(np.append(one[is_cut_off], other) for one, other in zip(cut, self.left_out, strict=True))
-        order = np.argsort(both.sample, kind="stable")
-        return Lost._make(values[order] for values in both)
-
-    def _are_cut_off(self) -> BoolArray:
-        """Find the cut pieces (bool[m]) that have lost tokens."""
-        is_flat: BoolArray = self._trees.kinds[self.cut.sample] == SAMPLE
-        return (self.cut.depth < WHOLE) | (is_flat & (not self.rule.divides))
-
-    def _fates(self, pieces: Pieces) -> dict[str, Any]:
-        """Count what became of the items: fields of `SampleCounts`. O(segments + pieces)."""
-        kinds, num_branches = self._trees.kinds, self.samples.num_branches
-        number, cut_off = np.diff(self.offsets), self._are_cut_off()
-        lost, divided, shortened = (
-            self.items[number == 0], self.items[number > 1], np.unique(self.cut.sample[cut_off])
-        )  # fmt: skip
-        packed = np.unique(pieces.sample)
-        planned = np.union1d(packed, lost)
-        lost_turns = (self.left_out.stop_branch - self.left_out.first_branch)[kinds[self.left_out.sample] == TURNS]
-        turns_cut = self.cut.num_branches[cut_off & (kinds[self.cut.sample] == TURNS)]
-
-        def number_of(items: Int32Array, kind: int) -> int:
-            return int((kinds[items] == kind).sum())
-
-        counts = ItemCounts(
-            pairs=number_of(packed, PAIR),
-            pairs_cut=number_of(shortened, PAIR),
-            pairs_left_out=number_of(lost, PAIR),
-            groups=number_of(packed, GROUP),
-            groups_cut=number_of(shortened, GROUP),
-            groups_left_out=number_of(lost, GROUP),
-            conversations=number_of(packed, TURNS),
-            conversations_divided=number_of(divided, TURNS),
-            turns=int(num_branches[planned[kinds[planned] == TURNS]].sum() - lost_turns.sum()),
-            turns_cut=int(turns_cut.sum()),
-            turns_left_out=int(lost_turns.sum()),
-            samples_cut=number_of(shortened, SAMPLE),
-            samples_left_out=number_of(lost, SAMPLE),
-            over_path_limit=int((self.whole.sizes(self.rule.limits[:1])[self.items] <= self.rule.capacity).sum()),
-        )
-        numbers = {"split": len(divided), "truncated": len(shortened), "dropped": len(lost)}
-        return numbers | {"items": counts, "trees": tree_figures(self._trees, pieces)}
-
-    def check(self, pieces: Pieces) -> None:
-        """Prove that the pieces have each branch as often as asked for, cut by the rule alone.
-
-        Raises:
-            PlanError: they do not.
-        """
-        trees, left_out = self._trees, self.left_out
-        require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
-        _check_ranges(pieces, trees)
-        found = Pieces.of({name: values.copy() for name, values in pieces.columns().items()})
-        _measure(trees, found)
-        numbers = (each.columns().values() for each in (found, pieces))
-        require(all(map(np.array_equal, *numbers)), "the numbers of a piece are not those of its branches")
-        items = np.arange(len(trees.kinds), dtype=np.int32) if self.chosen is None else self.chosen
-        times, offsets = np.bincount(items, minlength=len(trees.kinds)), trees.branch_offsets
-        changes = np.zeros(int(offsets[-1]) + 1, dtype=np.int64)
-        is_flat = trees.kinds[pieces.sample] == SAMPLE
-        begins = ~is_flat | (pieces.start == 0)
-        np.add.at(changes, (offsets[pieces.sample] + pieces.first_branch)[begins], 1)
-        np.add.at(changes, (offsets[pieces.sample] + pieces.stop_branch)[begins], -1)
-        np.add.at(changes, offsets[left_out.sample] + left_out.first_branch, times[left_out.sample])
-        np.add.at(changes, offsets[left_out.sample] + left_out.stop_branch, -times[left_out.sample])
-        item_of = owners(np.diff(offsets))
-        wrong = np.cumsum(changes[:-1]) != times[item_of]
-        forbid(wrong, lambda branch: f"a branch of item {item_of[branch]} is not in as many pieces as were asked for")
-        _check_cuts(pieces, trees, self.rule)
-        dropped = left_out.sample[trees.kinds[left_out.sample] == SAMPLE]
-        wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
-        lengths = trees.segment_ends[trees.segment_offsets[:-1]]
-        check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=self.rule.divides)
+    Raises:
+        PlanError: they do not.
+    """
+    left_out = Lost._make(values[lost.kept == 0] for values in lost)
+    require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
+    _check_ranges(pieces, trees)
+    found = Pieces.of({name: values.copy() for name, values in pieces.columns().items()})
+    _measure(trees, found)
+    numbers = (each.columns().values() for each in (found, pieces))
+    require(all(map(np.array_equal, *numbers)), "the numbers of a piece are not those of its branches")
+    items = np.arange(len(trees.kinds), dtype=np.int32) if chosen is None else chosen
+    times, offsets = np.bincount(items, minlength=len(trees.kinds)), trees.branch_offsets
+    changes = np.zeros(int(offsets[-1]) + 1, dtype=np.int64)
+    is_flat = trees.kinds[pieces.sample] == SAMPLE
+    begins = ~is_flat | (pieces.start == 0)
+    np.add.at(changes, (offsets[pieces.sample] + pieces.first_branch)[begins], 1)
+    np.add.at(changes, (offsets[pieces.sample] + pieces.stop_branch)[begins], -1)
+    np.add.at(changes, offsets[left_out.sample] + left_out.first_branch, times[left_out.sample])
+    np.add.at(changes, offsets[left_out.sample] + left_out.stop_branch, -times[left_out.sample])
+    item_of = owners(np.diff(offsets))
+    wrong = np.cumsum(changes[:-1]) != times[item_of]
+    forbid(wrong, lambda branch: f"a branch of item {item_of[branch]} is not in as many pieces as were asked for")
+    _check_cuts(pieces, trees, whole, rule)
+    dropped = left_out.sample[trees.kinds[left_out.sample] == SAMPLE]
+    wanted = items[(trees.kinds[items] == SAMPLE) & ~np.isin(items, dropped)]
+    lengths = trees.segment_ends[trees.segment_offsets[:-1]]
+    check_pieces(pieces.take(np.flatnonzero(is_flat)), lengths, wanted, is_whole=rule.divides)
 
 
 def _cut(trees: ItemTrees, items: Int32Array, rule: SizeRule) -> tuple[Int64Array, Pieces, Lost]:
-    """Cut items (int32[k], rising) over the capacity: `offsets`, `cut` and `left_out` of `ItemCut`."""
+    """Cut items (int32[k], rising) over the capacity.
+
+    Returns:
+        Where the pieces of each begin, and the end of the last; the pieces; and the branches that none has.
+    """
+    from packer_cli.plan.core.item_kernels import cut  # Flat samples need not wait for it.
+
     kinds, num_branches = trees.kinds[items], np.diff(trees.branch_offsets)[items].astype(np.int32)
     offsets = np.zeros(len(items) + 1, dtype=np.int64)
     if rule.overflow in ("drop", "error"):
@@ -238,6 +171,8 @@ def whole_items(trees: ItemTrees) -> Pieces:
 
 def _measure(trees: ItemTrees, pieces: Pieces) -> None:
     """Write what pieces of items take to them, which have the lengths of flat samples."""
+    from packer_cli.plan.core.item_kernels import measure  # Flat samples need not wait for it.
+
     sample, _, length, first, stop, depth, *takes = pieces.columns().values()
     measure(for_kernels(trees), sample, (first, stop, depth), (length, *takes))
 
@@ -318,16 +253,16 @@ def _check_ranges(pieces: Pieces, trees: ItemTrees) -> None:
     require(bool(in_item.all()), "a piece has branches or tokens that its item has not")
 
 
-def _check_cuts(pieces: Pieces, trees: ItemTrees, rule: SizeRule) -> None:
+def _check_cuts(pieces: Pieces, trees: ItemTrees, whole: Pieces, rule: SizeRule) -> None:
     """Require that only items over the capacity are cut, and that each branch keeps a loss token that it has."""
     is_cut = np.flatnonzero(pieces.depth < WHOLE)
-    is_long = whole_items(trees).sizes(rule.limits) > rule.capacity
+    is_long = whole.sizes(rule.limits) > rule.capacity
     num_branches = np.diff(trees.branch_offsets)[pieces.sample]
     is_part = (pieces.depth < WHOLE) | (pieces.num_branches < num_branches) | (pieces.start > 0)
     require(bool(is_long[pieces.sample[is_part]].all()), "an item that is not too long is cut")
     require(bool((pieces.sizes(rule.limits) <= rule.capacity).all()), "a piece is over the capacity")
-    cut = pieces.take(is_cut)
-    piece, branch, ends = piece_branches(trees, cut)
+    shortened = pieces.take(is_cut)
+    piece, branch, ends = piece_branches(trees, shortened)
     first = trees.first_loss[branch]
-    is_lost = (first < ends) & (first >= cut.depth[piece])
+    is_lost = (first < ends) & (first >= shortened.depth[piece])
     require(not is_lost.any(), "a branch was cut before its first loss token")
