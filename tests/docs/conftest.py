@@ -21,6 +21,7 @@ from tests.cost.test_measured import SETTINGS, profile_of
 from tests.docs.blocks import linked_scripts, read_blocks
 from tests.docs.installed import install_once
 from tests.docs.namespace import WORLD_SIZE
+from tests.examples.launcher import Launcher
 from tests.s3_server import forget_buckets, s3_server
 
 LLAMA_8B = {
@@ -42,6 +43,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where `hbpack`, `python` and `torchrun` are, for a reader who installed the wheel."""
     shared = "PYTEST_XDIST_WORKER" in os.environ
     return install_once(tmp_path_factory.getbasetemp().parent if shared else tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="session")
+def launcher(programs: Path) -> Iterator[Launcher]:
+    """Starts scripts as `torchrun` does, from a process that has imported the trainers and the wheel."""
+    found = Launcher(programs / "python", python_path="")
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

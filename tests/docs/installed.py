@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+from packer_cli import kernels
 from tests.docs.blocks import ROOT
 
 SOURCES = ("hbpack", "packer_cli", "pyproject.toml", "README.md", "LICENSE")
@@ -55,6 +58,32 @@ def _install(environment: Path, wheel: Path) -> None:
         (environment / "bin" / name).write_text(f"#!/bin/bash\nexec {command}\n", encoding="utf-8")
         (environment / "bin" / name).chmod(0o755)
     _run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile", wheel)
+    share_kernels(site, environment / "kernels")
+
+
+def share_kernels(copy: Path, folder: Path) -> None:
+    """Let an unchanged copy of the package use what was compiled for the tree; compiling it again takes minutes.
+
+    Args:
+        copy: the folder that holds the copied package.
+        folder: made; the NUMBA_CACHE_DIR of the copy. It has links to the folders of the tree's kernels.
+    """
+    for _, path in kernels.files():  # Numba compares times.
+        about = os.stat(path)
+        os.utime(copy / Path(path).relative_to(ROOT), ns=(about.st_atime_ns, about.st_mtime_ns))
+    kernels.choose_cache()
+    compiled = Path(os.environ["NUMBA_CACHE_DIR"])
+    links = folder / compiled.name
+    links.mkdir(parents=True)
+    for source in {Path(path).parent for _, path in kernels.files()}:
+        of_tree = compiled / _numba_name(source)
+        of_tree.mkdir(exist_ok=True)
+        (links / _numba_name(copy / source.relative_to(ROOT))).symlink_to(of_tree)
+
+
+def _numba_name(folder: Path) -> str:
+    """Numba's name, in NUMBA_CACHE_DIR, for the kernels of a folder's files."""
+    return f"{folder.name}_{hashlib.sha1(str(folder).encode()).hexdigest()}"
 
 
 def _run(*words: object) -> None:

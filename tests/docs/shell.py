@@ -6,9 +6,11 @@ import os
 import re
 import shlex
 import subprocess
+import tempfile
 from pathlib import Path
 
 from tests.docs.blocks import ROOT, Block
+from tests.examples.launcher import Launcher
 from tests.ranks import torchrun_environment
 
 SECONDS = re.compile(r"\b[\d.,]+ m?s\b")
@@ -23,10 +25,19 @@ def commands(block: Block) -> list[tuple[str, str]]:
     return [(line, "") for line in text.splitlines() if shlex.split(line, comments=True)]
 
 
-def run_block(block: Block, programs: Path) -> None:
-    """Run a block in the current folder. A command must succeed, unless its printed output ends with an error."""
+def run_block(block: Block, programs: Path, launcher: Launcher | None = None) -> None:
+    """Run a block in the current folder. A command must succeed, unless its printed output ends with an error.
+
+    Args:
+        block: of bash or console.
+        programs: the folder of the reader's programs.
+        launcher: starts the processes of `torchrun` in place of it.
+    """
     for command, printed in commands(block):
-        code, output = run_command(command, programs)
+        if launcher and command.startswith("torchrun "):
+            code, output = run_ranks(command, launcher)
+        else:
+            code, output = run_command(command, programs)
         may_fail = printed.rpartition("\nerror: ")[1] or printed.startswith("error: ")
         assert may_fail or code == 0, f"{block}: $ {command}\nexit code {code}\n{output}"
         if block.language == "console":
@@ -43,12 +54,22 @@ def run_command(command: str, programs: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def run_ranks(command: str, launcher: Launcher) -> tuple[int, str]:
+    """Exit code, and what all ranks print, of `torchrun --nproc-per-node N SCRIPT ...`."""
+    _, option, num_ranks, script, *arguments = shlex.split(command, comments=True)
+    assert option == "--nproc-per-node", command
+    logs = Path(tempfile.mkdtemp(prefix="logs-", dir=Path.cwd()))
+    codes, output = launcher.run(script, *arguments, num_ranks=int(num_ranks), logs=logs)
+    return max(map(abs, codes)), output
+
+
 def environment(programs: Path) -> dict[str, str]:
     """This process's, with the reader's programs first, and what a page installs in place of the tree."""
     installed = Path.cwd() / ".installed"
     installed.mkdir(exist_ok=True)  # Python would not look again where no folder was.
     own = torchrun_environment(str(installed)) | {"PIP_TARGET": str(installed)}
     own |= {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")}  # Its own server, or nothing.
+    own |= {"NUMBA_CACHE_DIR": str(programs.parent / "kernels")}
     return own | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
 
 

@@ -72,19 +72,29 @@ SMALLER = {
 
 BLOCKS = {page: read_blocks(page) for page in pages()}
 
-
 TRAIN = "docs/train.md"
 """The page of each trainer at its shortest."""
+TRAINERS = "docs/trainers.md"
+LAUNCHED = (TRAIN, TRAINERS)
+"""Pages of many scripts, whose trainers are imported once; docs/upstream/trl.md calls torchrun itself."""
+
+LONGEST = (
+    TRAINERS, "docs/compare.md", "docs/report.md", "docs/groups.md", "README.md", "docs/simulate.md", "docs/loader.md",
+    "docs/preferences.md", "docs/extending.md", "docs/export.md", TRAIN, "docs/upstream/trl.md",
+)  # fmt: skip
+"""Pages that take longest. They run first, so that none is left to one process at the end."""
+PAGES = [*LONGEST, *sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL, *LONGEST})]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL}))
+@pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run(page, scratch, programs, request):
     blocks = [block for block in BLOCKS[page] if not block.reason]
     if any("s3://" in block.source for block in blocks):
         request.getfixturevalue("buckets")
     if any("--push-to-hub" in block.source for block in blocks):
         request.getfixturevalue("hub")
+    launcher = request.getfixturevalue("launcher") if page in LAUNCHED else None
     folder = scratch(page)
     with ExitStack() as stack:
         if any(block.language == "python" for block in blocks):
@@ -94,7 +104,7 @@ def test_the_blocks_of_a_page_run(page, scratch, programs, request):
             if block.file:
                 block.save(Path.cwd())
             elif block.language in ("bash", "console"):
-                run_block(block, programs)
+                run_block(block, programs, launcher)
             elif block.language == "python":
                 processes.run(block)
             elif block.language == "yaml":

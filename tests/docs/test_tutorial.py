@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import read_blocks
+from tests.docs.installed import share_kernels
 from tests.docs.shell import check_output, commands
 
 PAGE = "docs/tutorial.md"
@@ -26,6 +27,7 @@ def clone(repo: Path, tmp_path: Path) -> Path:
         if name and (repo / name).is_file() and not name.startswith("tests/"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(repo / name, tmp_path / name)
+    share_kernels(tmp_path, tmp_path / "build" / "kernels")
     environment = tmp_path / ".venv"
     environment.mkdir()
     (environment / "bin").symlink_to(Path(sys.executable).parent)
@@ -49,7 +51,7 @@ def test_the_tutorial(clone):
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=clone,
-        env=os.environ | {"PYTHONPATH": str(clone)},
+        env=os.environ | {"PYTHONPATH": str(clone), "NUMBA_CACHE_DIR": str(clone / "build" / "kernels")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -44,17 +44,18 @@ PRELOADED = (
 class Launcher:
     """Runs scripts; one of them at a time."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.examples.launcher"]
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    def __init__(self, python: str | Path = sys.executable, python_path: str = str(ROOT)) -> None:
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONPATH": python_path}
+        command = [python, "-P", __file__]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, script: Path, *arguments: object, num_ranks: int, logs: Path) -> tuple[list[int], str]:
-        """Exit codes of the ranks, and what they wrote, rank by rank."""
+    def run(self, script: str | Path, *arguments: object, num_ranks: int, logs: Path) -> tuple[list[int], str]:
+        """Exit codes of the ranks in the current folder, and what they wrote, rank by rank."""
         logs.mkdir(parents=True, exist_ok=True)
         job = {
+            "folder": os.getcwd(),
             "script": str(script),
             "arguments": list(map(str, arguments)),
             "num_ranks": num_ranks,
@@ -117,8 +118,9 @@ def become(job: dict[str, Any], rank: int, port: int) -> NoReturn:
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "WORLD_SIZE": num_ranks}
             os.environ |= {"LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             os.environ |= {"TORCHELASTIC_RUN_ID": "none", "GLOO_SOCKET_IFNAME": "lo"}
+        os.chdir(job["folder"])
         sys.argv = [job["script"], *job["arguments"]]
-        sys.path.insert(0, os.path.dirname(job["script"]))  # As Python does for a script.
+        sys.path.insert(0, os.path.dirname(os.path.abspath(job["script"])))  # As Python does for a script.
         runpy.run_path(job["script"], run_name="__main__")
         code = 0
     except SystemExit as stop:
