@@ -8,7 +8,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-trainers test-without-deps test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
+.PHONY: help demo test coverage test-slow test-trainers test-without-deps test-lowest test-newest soak dist check check-code check-docs format docs site bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,8 +27,9 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
 	$(PIP) -e .
 	touch $@
 
+# Python compiles what is imported; compiling all that is installed takes most of a minute.
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
-	$(PIP) -e '.[torch]' --group dev
+	$(PIP) --no-compile -e '.[torch]' --group dev
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.site: $(VENV)/.made pyproject.toml constraints.txt
@@ -81,7 +82,10 @@ dist: $(VENV)/.dev  ## Build both distributions in dist/, and try them in enviro
 	rm -rf dist && $(BIN)/python scripts/build_dists.py dist
 	HBPACK_DISTS=dist $(BIN)/python -m pytest -m slow -n auto tests/install
 
-check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format, lint, types, docs, generated files
+check: $(VENV)/.dev site  ## What CI checks besides the tests: format, lint, types, docs, generated files
+	$(MAKE) -j 2 check-docs check-code
+
+check-code: $(VENV)/.dev
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/python scripts/docstrings.py
