@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,10 @@ def install(name: str) -> Path:
     wanted, folder = Path(__file__).with_name(f"{name}.txt"), ROOT / "build/without-deps" / name
     installed = folder / wanted.name
     if not installed.exists() or installed.read_text(encoding="utf-8") != wanted.read_text(encoding="utf-8"):
-        options = ["--no-deps", "--ignore-requires-python", "--upgrade", "--target", str(folder), "-r", str(wanted)]
+        options = [
+            "--no-deps", "--no-compile", "--ignore-requires-python", "--upgrade", "--target", str(folder), "-r",
+            str(wanted),
+        ]  # fmt: skip
         subprocess.run([sys.executable, "-m", "pip", "install", "-qq", *options], check=True)
         installed.write_bytes(wanted.read_bytes())
     return folder
@@ -50,10 +54,20 @@ def main(names: list[str]) -> int:
     if names[:1] == ["--here"]:
         return pytest.main(["-m", "", TESTS[names[1]]], plugins=[NoSkips()])
     codes = []
-    for name in names or TESTS:
-        environment = os.environ | {"PYTHONPATH": str(install(name))}
-        codes.append(subprocess.call([sys.executable, "-m", __package__, "--here", name], cwd=ROOT, env=environment))
-    return max(codes)
+    with ThreadPoolExecutor(2) as pool:  # One downloads and imports while the other computes.
+        for done in pool.map(run, names or TESTS):
+            print(done.stdout, flush=True)
+            codes.append(done.returncode)
+    return max(map(abs, codes))
+
+
+def run(name: str) -> subprocess.CompletedProcess[str]:
+    """Run its tests in a process of their own."""
+    environment = os.environ | {"PYTHONPATH": str(install(name))}
+    command = [sys.executable, "-m", __package__, "--here", name]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 sys.exit(main(sys.argv[1:]))
