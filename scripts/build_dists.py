@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -81,8 +83,12 @@ def main(output: Path) -> None:
     """Build source distributions, and wheels from these."""
     with tempfile.TemporaryDirectory(prefix="hbpack-loader-") as name:
         copy_loader(Path(name))
-        for source in (ROOT, Path(name)):
-            subprocess.run([sys.executable, "-m", "build", "--outdir", output.absolute(), source], check=True)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(partial(_build, output.absolute()), (ROOT, Path(name))))
+
+
+def _build(output: Path, source: Path) -> None:
+    subprocess.run([sys.executable, "-m", "build", "--outdir", output, source], check=True)
 
 
 if __name__ == "__main__":
