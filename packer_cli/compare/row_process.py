@@ -17,7 +17,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer, default_of
 from packer_cli.config.groups import as_named, used_groups, write_parallel
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.errors import ConfigError, HbpackError, RunError
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.format.metrics import PlanFigures

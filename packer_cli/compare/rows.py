@@ -18,7 +18,7 @@ from packer_cli.config.fields import GIVE, asked_of_trainer, refusal, unsupporte
 from packer_cli.config.groups import parse_group, read_parallel, with_parallel
 from packer_cli.config.messages import TreesError
 from packer_cli.config.resolve import Resolved, resolve
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU

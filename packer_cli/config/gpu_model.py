@@ -13,7 +13,7 @@ from packer_cli.config.fields import GpuConfig
 from packer_cli.config.plan_record import RecordedModel
 from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, analytic_model, parse_assumptions, parse_gpu
 from packer_cli.cost.fit_profile import measured_model
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape, shape_of
 from packer_cli.errors import ConfigError, InputError

@@ -24,7 +24,7 @@ from packer_cli.plan.strategies.protocol import PlanRequest, Strategy, digits
 from packer_cli.plan.strategies.registry import PACKED, STRATEGIES, find_strategy
 
 if TYPE_CHECKING:
-    from packer_cli.cost.models import GpuModel
+    from packer_cli.cost.predict import GpuModel
 
 
 @dataclass(frozen=True, kw_only=True)

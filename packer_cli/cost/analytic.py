@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
+from packer_cli.cost.predict import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.format.layout import Layout

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.cost.analytic import Assumptions
-from packer_cli.cost.models import CostModel
+from packer_cli.cost.predict import CostModel
 from packer_cli.cost.profile import Fit, IterationRow, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError

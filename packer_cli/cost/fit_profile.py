@@ -11,7 +11,7 @@ import numpy as np
 
 from packer_cli.cost.analytic import NOT_MEASURED, Assumptions, activation_bytes, model_parallel_cost
 from packer_cli.cost.fit_cost import Fitted, fit_cost, fit_of, solve_nonnegative
-from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
+from packer_cli.cost.predict import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError

@@ -13,7 +13,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.gpu_model import load_models
 from packer_cli.config.groups import write_parallel
 from packer_cli.config.resolve import resolve
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint

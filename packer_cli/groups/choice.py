@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packer_cli.config import PlanConfig
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from packer_cli.cost.models import CostModel
+from packer_cli.cost.predict import CostModel
 from packer_cli.plan.core.csr import count_lengths
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Int64Array

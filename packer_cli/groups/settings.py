@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from packer_cli.config.plan_options import PlanConfig
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import DEGREES, Layout

@@ -7,7 +7,7 @@
                                   sampler of a StatefulDataLoader that resumes by its own state
     shards/...  --> format/shards.py   memory-mapped packs, numpy views without a copy
                         |
-    parallel/ <---- batch.py      padding, positions, labels, this rank's part of the row;
+    parallel/ <---- build_batch.py  padding, positions, labels, this rank's part of the row;
                         |         passes.py: the passes over its tokens; trees.py: rows whose samples share prefixes
                     formats/      adapters: the keys that a trainer expects; transfer.py: from a worker
                         |

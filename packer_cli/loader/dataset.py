@@ -16,7 +16,7 @@ from packer_cli.format.epochs import parse_state
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRows
 from packer_cli.loader import options
-from packer_cli.loader.batch import SP_SHARDINGS, PadTo, SPSharding
+from packer_cli.loader.build_batch import SP_SHARDINGS, PadTo, SPSharding
 from packer_cli.loader.formats import FORMATS
 from packer_cli.loader.resume import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
 from packer_cli.loader.storage import ShardReader, Verify, choose_pad_token, open_set

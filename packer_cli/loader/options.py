@@ -10,7 +10,7 @@ from typing import Any, get_args
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import Mask
 from packer_cli.format.manifest import Manifest
-from packer_cli.loader.batch import BatchBuilder
+from packer_cli.loader.build_batch import BatchBuilder
 
 
 def as_integer(name: str, value: Any, example: str = "", *, least: int | None = None, most: int | None = None) -> int:

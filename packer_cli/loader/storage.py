@@ -35,7 +35,7 @@ from packer_cli.format.ranks import RankRow, RankRows
 from packer_cli.format.schema import find_foreign
 from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
-from packer_cli.loader.batch import NO_PACK
+from packer_cli.loader.build_batch import NO_PACK
 from packer_cli.remote.local import CACHE_BYTES, FileCache, KeptFile, cached_name, default_cache_dir, filler
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.system import is_url, open_system

@@ -21,7 +21,7 @@ from packer_cli.format.ranks import RankRow
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import Pack
 from packer_cli.format.trees import Trees
-from packer_cli.loader.batch import BatchBuilder, MicroBatch
+from packer_cli.loader.build_batch import BatchBuilder, MicroBatch
 
 _NONE = np.empty(0, dtype=np.int32)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.cost.models import GpuModel, MemoryModel
+from packer_cli.cost.predict import GpuModel, MemoryModel
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.plan.core.cp_sharding import cp_slowdown
 from packer_cli.plan.core.groups import Group

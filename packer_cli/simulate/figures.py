@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from packer_cli.config import TrainConfig
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.cost.stages import stage_layers
 from packer_cli.format.records import read_record
 from packer_cli.plan.core.groups import Group

@@ -20,7 +20,7 @@ import transformers.utils.chat_template_utils  # noqa: F401
 import packer_cli.corpus.readers.columns
 import packer_cli.corpus.records.token_rows
 import packer_cli.tokens.encode.encoder
-import packer_cli.tokens.templates.renderer
+import packer_cli.tokens.templates.assistant_ranges
 import packer_cli.tokens.tokenizer.loading  # noqa: F401
 from packer_cli.tokens.ahead import named_tokenizer
 from packer_cli.tokens.part import load_ahead

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from packer_cli.tokens.templates.renderer import ChatRenderer
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.benchmark.pack import corpora
 from tests.benchmark.report import table, times, versions

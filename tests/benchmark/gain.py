@@ -18,7 +18,7 @@ import numpy as np
 import packer_cli
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.gpu_model import load_gpu_model
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.errors import HbpackError
 from packer_cli.groups.settings import candidate_lengths, settings_of
 from packer_cli.plan.core.cut import make_pieces

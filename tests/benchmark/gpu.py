@@ -34,7 +34,7 @@ from packer_cli.cli.main import main as hbpack
 from packer_cli.config.gpu_model import read_profile, read_shape
 from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.fit_profile import measured_model
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import RowAttention, choose_kernel
 from packer_cli.measure.run import measure_profile

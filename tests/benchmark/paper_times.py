@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.cost.analytic import Assumptions, analytic_model, parse_gpu
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.cost.shape import ModelShape
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import GroupCosts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packer_cli.cost.fit_cost import solve_nonnegative, standard_errors
 from packer_cli.cost.fit_profile import fit_profile, measured_model, search_checkpoint_layers
-from packer_cli.cost.models import CostModel, MemoryModel
+from packer_cli.cost.predict import CostModel, MemoryModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError

@@ -11,7 +11,7 @@ import numpy as np
 
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.batch import NO_PACK
+from packer_cli.loader.build_batch import NO_PACK
 from packer_cli.loader.formats import FORMATS
 from tests.loader.packed_set import group_of
 from tests.naive.trees import Branch, pack_of

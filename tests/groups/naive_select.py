@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from packer_cli.cost.models import CostModel
+from packer_cli.cost.predict import CostModel
 from packer_cli.plan.core.groups import Group
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.gpu_model import load_models
 from packer_cli.config.resolve import resolve
-from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
+from packer_cli.cost.predict import CostModel, GpuModel, MemoryModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.groups import choice as choosing

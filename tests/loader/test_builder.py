@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.shards import Pack
-from packer_cli.loader.batch import BatchBuilder, PadTo
+from packer_cli.loader.build_batch import BatchBuilder, PadTo
 from tests.loader.packed_set import group_of
 from tests.naive import loss_spans
 

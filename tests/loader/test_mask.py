@@ -15,7 +15,7 @@ from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import local_indices
 from packer_cli.format.shards import Pack
 from packer_cli.loader import PackedDataset, metadata_of
-from packer_cli.loader.batch import BatchBuilder
+from packer_cli.loader.build_batch import BatchBuilder
 from packer_cli.loader.formats.megatron import _real_borders
 from packer_cli.loader.losses import sample_weights, token_losses
 from tests.cli_runner import run

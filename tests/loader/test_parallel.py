@@ -16,7 +16,7 @@ from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import length_multiple
 from packer_cli.format.shards import Pack
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.batch import BatchBuilder
+from packer_cli.loader.build_batch import BatchBuilder
 from packer_cli.loader.parallel import (
     SHARDINGS,
     gathered_attention,

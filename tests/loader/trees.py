@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.trees import PAIR
-from packer_cli.loader.batch import NO_PACK, BatchBuilder, MicroBatch
+from packer_cli.loader.build_batch import NO_PACK, BatchBuilder, MicroBatch
 from packer_cli.loader.formats import FORMATS
 from tests import trees
 from tests.loader.packed_set import PackedSet, group_of, write_set

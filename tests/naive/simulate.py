@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.format.sharding import PLANNED
 from packer_cli.plan.core.types import FILLER, Plan
 from tests.naive import pipeline, sharding

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
+from packer_cli.cost.predict import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.errors import ConfigError
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import FILLER, Packs, Pieces, Plan, Schedule

@@ -1,6 +1,6 @@
 """Templates and conversations whose shapes are rehearsed, with the loss marked."""
 
-from packer_cli.tokens.templates.renderer import ChatRenderer
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|tool|>", "</s>")
 USER = {"role": "user", "content": "How warm?"}

@@ -12,7 +12,7 @@ from packer_cli.errors import TokenizerError
 from packer_cli.tokens import part
 from packer_cli.tokens.encode import encoder as encoder_module
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
-from packer_cli.tokens.templates.renderer import ChatRenderer
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from tests.tokens.helpers import encode, encoder_of, rows, tokens, turns
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from packer_cli.cli.main import main
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.conversation import TemplateRejectError
-from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.tokenizer.loading import NAMED, load_tokenizer, read_named, read_template
 from tests.cli_runner import run
 from tests.reference import tree

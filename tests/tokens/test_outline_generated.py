@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.conversation import TemplateRejectError
-from packer_cli.tokens.templates.renderer import ChatRenderer
 from tests.tokens.helpers import turns
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}

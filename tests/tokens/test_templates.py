@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.conversation import TemplateRejectError
-from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.rounds import MARK, split
 from tests.tokens.helpers import way_of
 

@@ -11,8 +11,8 @@ from packer_cli.corpus.types import Document
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import memory
 from packer_cli.tokens.templates import template as limits
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.conversation import TemplateRejectError
-from packer_cli.tokens.templates.renderer import ChatRenderer
 from tests.tokens.helpers import encode, encoder_of, way_of
 from tests.tokens.published_templates import PUBLISHED
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.conversation import TemplateRejectError
-from packer_cli.tokens.templates.renderer import ChatRenderer
 from tests.tokens.helpers import way_of
 from tests.tokens.published_templates import PUBLISHED
 

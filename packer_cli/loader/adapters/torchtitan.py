@@ -21,7 +21,7 @@ import torch
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
 from packer_cli.format.sharding import length_multiple
-from packer_cli.loader.batch import PadTo, round_up
+from packer_cli.loader.build_batch import PadTo, round_up
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.formats.base import as_rows
 from packer_cli.loader.options import require_segments

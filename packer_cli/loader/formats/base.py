@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from packer_cli.loader.batch import BatchBuilder, MicroBatch, SPSharding
+from packer_cli.loader.build_batch import BatchBuilder, MicroBatch, SPSharding
 
 
 class Batch(dict[str, Any]):

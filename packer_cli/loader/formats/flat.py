@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from packer_cli.format.sharding import local_indices
-from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.build_batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, as_rows, open_batch, strict_batch, tensors_of
 from packer_cli.loader.formats.flex import document_mask
 

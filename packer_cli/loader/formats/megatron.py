@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.build_batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, as_rows, open_batch, tensors_of
 
 

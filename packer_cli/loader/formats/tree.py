@@ -9,7 +9,7 @@ import torch
 
 from packer_cli.format.ragged import Lists
 from packer_cli.format.trees import Trees
-from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.build_batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, as_rows, open_batch, tensors_of
 from packer_cli.loader.formats.flex import RowMask, tree_mask
 

@@ -15,7 +15,7 @@ from packer_cli.plugins import Block, blaming
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.cost.models import GpuModel
+    from packer_cli.cost.predict import GpuModel
     from packer_cli.format.constants import Lockstep, Mask
     from packer_cli.format.layout import Layout
     from packer_cli.plan.core.attention_rates import ShardingRule

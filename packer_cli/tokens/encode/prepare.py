@@ -20,8 +20,8 @@ from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, T
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 
 if TYPE_CHECKING:
+    from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
     from packer_cli.tokens.templates.conversation import Chat, Rendered, Span
-    from packer_cli.tokens.templates.renderer import ChatRenderer
 
 _OTHERS = frozenset(("system", "developer", "user", "tool"))
 """Roles that do not mean the assistant."""
@@ -193,7 +193,7 @@ class Preparer:
         return self._renderer_of(template)
 
     def _make_renderer(self, template: str) -> ChatRenderer:
-        from packer_cli.tokens.templates.renderer import ChatRenderer  # Loads jinja2, which texts do without.
+        from packer_cli.tokens.templates.assistant_ranges import ChatRenderer  # Loads jinja2, which texts do without.
 
         return ChatRenderer(
             template,

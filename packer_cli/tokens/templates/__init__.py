@@ -18,7 +18,7 @@ r"""Chat templates: a conversation's text, and the char ranges that the assistan
                     |
                 parts.py          ranges -> reasoning, answer and tool calls, for `--loss-on`
 
-    renderer.py   ChatRenderer: all of this for one template
+    assistant_ranges.py   ChatRenderer: all of this for one template, and the ranges of the assistant
     jinja/        templates that `--chat-template` knows by name
 
 The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)`, of messages in the form

@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from packer_cli.cost.models import GpuModel
+from packer_cli.cost.predict import GpuModel
 from packer_cli.plan.core.types import Plan
 from packer_cli.simulate.epoch import simulate
 from tests.benchmark.report import table

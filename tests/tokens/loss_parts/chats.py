@@ -1,7 +1,7 @@
 """Chats with reasoning and tool calls, and their parts as Qwen3's template writes them."""
 
+from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.parts import LossParts
-from packer_cli.tokens.templates.renderer import ChatRenderer
 
 
 def call(name, **arguments):

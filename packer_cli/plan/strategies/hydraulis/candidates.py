@@ -34,7 +34,7 @@ from packer_cli.plan.strategies.protocol import Rates, stage_rates
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.cost.models import GpuModel
+    from packer_cli.cost.predict import GpuModel
 
 
 @njit(cache=True, no_cpython_wrapper=True)

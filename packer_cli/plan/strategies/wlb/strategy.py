@@ -14,7 +14,7 @@ from packer_cli.plan.strategies.protocol import Load, OptionValues, PlanRequest,
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
-    from packer_cli.cost.models import MemoryModel
+    from packer_cli.cost.predict import MemoryModel
     from packer_cli.plan.core.types import Pieces, Plan
 
 _CAPACITIES = 5
