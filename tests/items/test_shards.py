@@ -17,6 +17,7 @@ from packer_cli.format.arrays import columns_of
 from packer_cli.format.items import find_wrong_items
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.shards import row_of
+from packer_cli.plan.core.types import Pieces
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan
 from tests.items.conftest import hbpack
@@ -87,6 +88,15 @@ def test_packs_are_the_items_that_the_plan_gives_them(packed: Path, items: list[
     divided = np.bincount(plan.pieces.sample)
     assert divided[1] > 1
     assert kinds == {0, 1, 3}  # Of samples, pairs and turns, some are in packs of whole items.
+
+
+@pytest.mark.parametrize("name", ["first_branch", "stop_branch", "depth", "loss_terms", "work", "path_tokens"])
+def test_pieces_of_items_have_all_their_columns(packed: Path, name: str) -> None:
+    plan, _ = read_plan(packed / "plan.arrow")
+    columns = plan.pieces.columns()
+    del columns[name]
+    with pytest.raises(KeyError, match=name):
+        Pieces.of(columns)
 
 
 def test_rows_keep_the_rules_of_trees(packed: Path) -> None:

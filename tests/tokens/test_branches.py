@@ -1,5 +1,6 @@
 """Items in the encoder: turns as branches, what a batch says of its items, and how they are rejected."""
 
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -73,6 +74,29 @@ def test_batches_without_items_say_nothing(load):
     batch = encoder.encode(batch_of({"text": "a"}, {"messages": turns("a", "b")}))
     assert batch.items.kinds.tolist() == [SAMPLE, SAMPLE]
     assert len(batch.samples.lines) == 2
+
+
+def test_turns_have_no_rewards_and_no_values(load):
+    encoder = encoder_of(load("bytes", "chatml"), turns="branch")
+    chat = Document("messages", 1, messages=turns("a", "b", "c", "d"), rewards=(1, 2, 3), values={"margin": 1.0})
+    items = encoder.encode(DocumentBatch(documents=[chat])).items
+    assert items.kinds.tolist() == [TURNS]
+    assert np.isnan([*items.rewards, *items.values["margin"]]).all()
+
+
+def test_nothing_of_a_record_is_held_that_is_not_encoded(load):
+    encoder = encoder_of(load("bytes", "chatml"), turns="branch")
+    chats = (
+        Document("messages", line, messages=[{**each, "unused": "x" * 500_000 + str(line)} for each in turns(*"abcd")])
+        for line in range(1, 41)
+    )
+    tracemalloc.start()
+    try:
+        (batch,) = encoder.encode_all(DocumentBatch(documents=[chat]) for chat in chats)
+        assert batch.items.kinds.tolist() == [TURNS] * 40
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_results_do_not_depend_on_batches(load):

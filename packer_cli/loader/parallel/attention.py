@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def packed_attention(
     if kv_index is not None:
         key, value = (x.index_select(0, kv_index) for x in (key, value))
     borders = (cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k)
-    queries, keys = (torch.as_tensor(each).diff().tolist() for each in borders)
+    queries, keys = ([int(stop) - int(start) for start, stop in pairwise(each)] for each in borders)
     # With a batch of one: torch's fused kernels take four dimensions, and it would hold all scores without them.
     parts = (x.transpose(0, 1)[None].split(sizes, 2) for x, sizes in ((query, queries), (key, keys), (value, keys)))
     outputs = []

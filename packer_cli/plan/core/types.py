@@ -94,8 +94,9 @@ class Pieces:
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]]) -> Self:
-        """Make the pieces of what `columns` gave, or of some of each column."""
-        names = [each.name for each in fields(cls) if each.name in columns]
+        """Make the pieces of what `columns` gave, or of some of each column; raise KeyError if one is missing."""
+        of_items = [each.name for each in fields(cls)[3:]]
+        names = ["start", "length", *(of_items if columns.keys() & {*of_items} else [])]
         return cls(samples=columns["sample"], **{name: columns[name] for name in names})
 
     def columns(self) -> dict[str, NDArray[Any]]:

@@ -123,4 +123,4 @@ def turns_of(document: Document) -> Document:
     )
     if len(branches) < 2:
         return branches[0] if branches else document
-    return document._replace(branches=branches, messages=[], weights=None, num_prompt=0)
+    return document._replace(branches=branches, messages=[], weights=None, num_prompt=0, rewards=(), values={})

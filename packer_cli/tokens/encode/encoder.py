@@ -192,7 +192,7 @@ class Encoder:
                 items, prompt, with_special = self._branches.prepare(document)
                 if prompt is not None:
                     held.prompts[len(held.items)] = prompt
-                held.documents[document.line] = document
+                held.documents[document.line] = document._replace(messages=[], tools=None, branches=())
             else:
                 item, with_special = self._preparer.prepare(document)
                 items = [item]
