@@ -59,7 +59,7 @@ def test_without_a_place_kernels_are_kept_for_the_run(home: dict[str, str], tmp_
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("is_full", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_place_of_the_user_that_cannot_be_written_to(home: dict[str, str], tmp_path: Path, is_full: bool) -> None:
     place = tmp_path / "no-folder" / "cache"
     code = PACK

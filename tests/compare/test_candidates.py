@@ -250,8 +250,19 @@ def test_a_few_samples_run_where_their_plans_are_fastest(models):
         assert best <= 1.005 * alone(few, "balanced", **given, **models["8b"])
 
 
-@pytest.mark.parametrize("parallel", [None, "tp=2"])
-@pytest.mark.parametrize("strategy", ["balanced", "hydraulis", "dp-balanced", "megatron"])
+@pytest.mark.parametrize(
+    ("strategy", "parallel"),
+    [
+        ("balanced", None),
+        ("hydraulis", None),
+        ("hydraulis", "tp=2"),
+        ("megatron", None),
+        ("megatron", "tp=2"),
+        pytest.param("balanced", "tp=2", marks=pytest.mark.slow),
+        pytest.param("dp-balanced", None, marks=pytest.mark.slow),
+        pytest.param("dp-balanced", "tp=2", marks=pytest.mark.slow),
+    ],
+)
 def test_automatic_groups_of_every_kind_of_strategy(models, lengths, strategy, parallel):
     """Their layouts are judged by what they run, and one that a strategy cannot plan is left out."""
     options = {"gpus": GPUS, "strategy": strategy, "parallel": parallel, **STEPS, **models["8b"]}

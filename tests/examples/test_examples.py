@@ -113,14 +113,15 @@ def test_merged_samples_would_train_otherwise(
     ("name", "groups", "options"),
     [
         pytest.param("pytorch_fsdp", OWN_GPU, ["--parallel", "fsdp"], marks=pytest.mark.slow),
-        ("pytorch_fsdp", FREE, ["--parallel", "ddp"]),
+        pytest.param("pytorch_fsdp", FREE, ["--parallel", "ddp"], marks=pytest.mark.slow),
         ("pytorch_fsdp", SHARED, ["--parallel", "fsdp"]),
         pytest.param("transformers_trainer", OWN_GPU, [], marks=pytest.mark.slow),
-        ("transformers_trainer", SHARED, []),
+        # Two processes of these run in test_packed_trainer and test_packed_lightning, too.
+        pytest.param("transformers_trainer", SHARED, [], marks=pytest.mark.slow),
         pytest.param("trl_sft", OWN_GPU, [], marks=pytest.mark.slow),
         ("trl_sft", SHARED, []),
         ("accelerate_loop", SHARED, []),
-        ("lightning_module", SHARED, []),
+        pytest.param("lightning_module", SHARED, [], marks=pytest.mark.slow),
         ("torchtitan_style", OWN_GPU, []),
         ("composer_trainer", OWN_GPU, []),
     ],

@@ -39,7 +39,7 @@ SCRIPT = Path(__file__).with_name("packed_lightning.py")
 QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
-@pytest.mark.parametrize(("way", "groups"), [("ddp", FREE), ("fsdp", SHARED)])
+@pytest.mark.parametrize(("way", "groups"), [pytest.param("ddp", FREE, marks=pytest.mark.slow), ("fsdp", SHARED)])
 def test_epochs_and_validation_are_those_of_one_process(
     launcher: Launcher, pack: Callable[..., Path], model_folder: Path, tmp_path: Path, way: str, groups: str
 ) -> None:
@@ -119,7 +119,9 @@ def unlike_epochs(pack: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
     return packed
 
 
-@pytest.mark.parametrize("limit", [{"max_epochs": 2}, {"max_steps": 6}, {"max_steps": 5}])
+@pytest.mark.parametrize(
+    "limit", [{"max_epochs": 2}, pytest.param({"max_steps": 6}, marks=pytest.mark.slow), {"max_steps": 5}]
+)
 def test_any_checkpoint_goes_on_where_it_was_saved(
     pack: Callable[..., Path], unlike_epochs: Path, tmp_path: Path, limit: dict[str, int]
 ) -> None:

@@ -46,7 +46,7 @@ def mean_loss(packed_set: Path, model: Any, num_steps: int = EPOCH) -> float:
     return total / count
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "fsdp-once"])
+@pytest.mark.parametrize("way", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow), "fsdp-once"])
 def test_epochs_and_evaluation_are_those_of_one_process(
     launcher: Launcher, pack: Callable[..., Path], model_folder: Path, tmp_path: Path, way: str
 ) -> None:

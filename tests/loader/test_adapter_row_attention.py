@@ -95,7 +95,7 @@ def test_the_mask_of_flex_attention_is_that_of_every_pair(sizes, window):
 @pytest.mark.parametrize(
     ("config", "options"),
     [
-        (LlamaConfig, {}),
+        pytest.param(LlamaConfig, {}, marks=pytest.mark.slow),  # As every other layer of Gemma2.
         pytest.param(MistralConfig, {"sliding_window": 6}, marks=pytest.mark.slow),  # As in every other layer of:
         (Gemma2Config, {"attn_logit_softcapping": 5.0, "sliding_window": 6, "final_logit_softcapping": 3.0}),
     ],
