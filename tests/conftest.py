@@ -47,8 +47,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """One more than there are CPUs, since some tests wait for a time, a disk or another process."""
-    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else default_workers() + 1
+    """Two more than there are CPUs, since many tests wait for a time, a disk or another process."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else default_workers() + 2
 
 
 @pytest.fixture(scope="session", autouse=True)
