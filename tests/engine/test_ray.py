@@ -65,11 +65,12 @@ def test_a_task_whose_worker_is_killed_runs_again(address, tmp_path):
         assert sorted(engine.run(killing, [tmp_path / "0", tmp_path / "1"])) == [(0, 1), (1, 3)]
 
 
-def test_but_not_forever(address, tmp_path):
+def test_but_not_forever(address, tmp_path, monkeypatch):
+    monkeypatch.setattr("packer_cli.engine.ray.MOST_TRIES", 2)  # A worker takes seconds to start.
     with pytest.raises(RunError) as caught, RayEngine(None, 2) as engine:
         list(engine.run(killing, [tmp_path / "9"]))
     assert str(caught.value) == (
-        "Ray lost the worker of a task 5 times, the last time: its process was killed, perhaps for want of memory; "
+        "Ray lost the worker of a task 2 times, the last time: its process was killed, perhaps for want of memory; "
         "try fewer --workers; make sure that its nodes have enough memory and stay up, and run the "
         "same command again to go on"
     )
