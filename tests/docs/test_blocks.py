@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -84,6 +87,27 @@ LONGEST = (
 )  # fmt: skip
 """Pages that take longest. They run first, so that none is left to one process at the end."""
 PAGES = [*LONGEST, *sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL, *LONGEST})]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", LAUNCHED)
+def test_scripts_import_what_they_name(page, repo, programs):
+    """Alone, since the process that they are forked from has imported more."""
+    scripts = [block.source for block in BLOCKS[page] if block.file.endswith(".py") and not block.reason]
+    scripts += [(repo / "examples" / name).read_text(encoding="utf-8") for name in linked_scripts(page)]
+    assert scripts
+    for script in scripts:
+        tree = ast.parse(script)
+        imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        names = {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
+        used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        paths = sorted(path for path in used if re.fullmatch(r"\w+(\.\w+)+", path) and path.split(".")[0] in names)
+        code = "\n".join([*map(ast.unparse, imports), *paths])
+        done = subprocess.run([programs / "python", "-c", code], cwd=repo / "examples", capture_output=True, text=True)
+        missing = re.search(
+            r"No module named '(\w+)", done.stderr
+        )  # A trainer that is not installed: docs/trainers.md.
+        assert done.returncode == 0 or (missing and not find_spec(missing[1])), f"{code}\n{done.stderr}"
 
 
 @pytest.mark.slow
