@@ -89,6 +89,24 @@ LONGEST = (
 PAGES = [*LONGEST, *sorted(BLOCKS.keys() - WITHOUT_COMMANDS - {TUTORIAL, *LONGEST})]
 
 
+IN_TURN = """
+import json, os, sys, torch
+found = []
+for code in json.load(sys.stdin):
+    reader, writer = os.pipe()
+    if not os.fork():
+        try:
+            exec(code, {})
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writer)
+    found.append(open(reader, "rb").read().decode())
+print(json.dumps(found))
+"""
+"""A program that runs each code that it reads in a process of its own, in which torch alone was imported before."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", LAUNCHED)
 def test_scripts_import_what_they_name(page, repo, programs):
@@ -96,18 +114,20 @@ def test_scripts_import_what_they_name(page, repo, programs):
     scripts = [block.source for block in BLOCKS[page] if block.file.endswith(".py") and not block.reason]
     scripts += [(repo / "examples" / name).read_text(encoding="utf-8") for name in linked_scripts(page)]
     assert scripts
+    codes = []
     for script in scripts:
         tree = ast.parse(script)
         imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
         names = {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
         used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         paths = sorted(path for path in used if re.fullmatch(r"\w+(\.\w+)+", path) and path.split(".")[0] in names)
-        code = "\n".join([*map(ast.unparse, imports), *paths])
-        done = subprocess.run([programs / "python", "-c", code], cwd=repo / "examples", capture_output=True, text=True)
-        missing = re.search(
-            r"No module named '(\w+)", done.stderr
-        )  # A trainer that is not installed: docs/trainers.md.
-        assert done.returncode == 0 or (missing and not find_spec(missing[1])), f"{code}\n{done.stderr}"
+        codes.append("\n".join([*map(ast.unparse, imports), *paths]))
+    command = [programs / "python", "-c", IN_TURN]
+    done = subprocess.run(command, cwd=repo / "examples", input=json.dumps(codes), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for number, error in enumerate(json.loads(done.stdout)):
+        missing = re.search(r"No module named '(\w+)", error)  # A trainer that is not installed: docs/trainers.md.
+        assert not error or (missing and not find_spec(missing[1])), f"{codes[number]}\n{error}"
 
 
 @pytest.mark.slow
