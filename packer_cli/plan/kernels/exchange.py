@@ -118,11 +118,7 @@ def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tr
         tried_in[heavy] = number
         is_done = True
         for _ in range(min(MOST_PARTNERS, num - 1)):
-            light = NONE
-            for p in range(num):
-                if tried_in[p] < number and (light < 0 or rows.work[p] < rows.work[light]):
-                    light = p
-            tried_in[light] = number
+            light = next_light(rows.work, tried_in, number)
             tries += 1
             gap = rows.work[heavy] - rows.work[light]
             pair = Pair(
@@ -140,6 +136,17 @@ def exchange_until(rows: Rows, capacity: int, linear: int, limit: float, most_tr
         if is_done:
             return
         number += ONE
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def next_light(work: Int64Array, tried_in: Int64Array, number: int) -> int:
+    """Find the pack with the least work that this round has not tried, one of which there is, and mark it as tried."""
+    light = NONE
+    for p in range(len(work)):
+        if tried_in[p] < number and (light < 0 or work[p] < work[light]):
+            light = p
+    tried_in[light] = number
+    return light
 
 
 @njit(cache=True, no_cpython_wrapper=True)

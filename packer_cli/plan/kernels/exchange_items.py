@@ -12,7 +12,7 @@ from numba import njit
 
 from packer_cli.plan.core.csr import num_at_least
 from packer_cli.plan.core.types import Int64Array
-from packer_cli.plan.kernels.exchange import MOST_PARTNERS, NONE, ONE, ZERO
+from packer_cli.plan.kernels.exchange import MOST_PARTNERS, NONE, ONE, ZERO, next_light
 
 _WORK, _LAST = 0, -1
 """The numbers of items and packs, see `exchange_items`."""
@@ -43,11 +43,7 @@ def exchange_items(items: Int64Array, totals: Int64Array, limits: Int64Array, li
         tried_in[heavy] = number
         is_done = True
         for _ in range(min(MOST_PARTNERS, num - 1)):
-            light = NONE
-            for p in range(num):
-                if tried_in[p] < number and (light < 0 or of_packs[p] < of_packs[light]):
-                    light = p
-            tried_in[light] = number
+            light = next_light(of_packs, tried_in, number)
             tries += 1
             given, taken = _best_exchange(items, totals, heavy, light, limits)
             if given >= 0:
