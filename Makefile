@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PINS   ?= -c constraints.txt
+# Bytecode is kept even where the machine says otherwise: the tests start hundreds of Pythons, each of which would compile
+# all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS)
 SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
