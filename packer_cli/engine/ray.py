@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Self
 
 from packer_cli.engine.local import Engine, Result, Task, default_workers
-from packer_cli.engine.processes import Died, Worker, outcome_of, process_context, to_bytes
+from packer_cli.engine.processes import Died, Worker, end_servers, outcome_of, process_context, to_bytes
 from packer_cli.engine.progress import say
 from packer_cli.engine.sink import Written
 from packer_cli.errors import ConfigError, RunError
@@ -310,6 +310,7 @@ def relay(message: bytes, release: str, folder: str, preload: tuple[str, ...]) -
         try:
             _worker = Worker(process_context(preload))
         except (OSError, EOFError, RunError) as error:
+            end_servers()  # One that is ending refuses for as long as it is not yet gone; the next try starts another.
             return _Lost(str(error) or type(error).__name__)
     worker, _worker = _worker, None
     try:

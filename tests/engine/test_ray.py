@@ -8,13 +8,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.engine.processes import Died
+from packer_cli.engine.processes import Died, end_servers, outcome_of, process_context, to_bytes
 from packer_cli.engine.ray import RayEngine, _check_there, _outcome, check_address, relay, start, stop
 from packer_cli.engine.sink import FinishedPart, Sink, Written
 from packer_cli.errors import ConfigError, InputError, RunError
@@ -87,6 +88,19 @@ def test_a_ray_that_does_not_start(address, monkeypatch):
     with pytest.raises(RunError) as caught:
         start(None, 1)
     assert str(caught.value) == "Ray cannot be started (There is no room); try --engine local"
+
+
+def test_a_server_that_is_ending_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("packer_cli.engine.ray._worker", None)
+    arguments = to_bytes(task, 3), __version__, str(tmp_path), ("packer_cli.errors",)
+    process_context(arguments[3])
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind("gone")
+    forkserver._forkserver._forkserver_address = "gone"
+    assert str(relay(*arguments)) == "[Errno 111] Connection refused"
+    assert outcome_of(relay(*arguments)) == 9
+    end_servers()
 
 
 def test_nodes_that_do_not_fit(address, tmp_path):
