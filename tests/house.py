@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,9 +22,15 @@ def read_modules(root: Path) -> dict[str, ast.Module]:
     return found
 
 
-def imports(tree: ast.Module) -> Iterable[tuple[str, str]]:
+@functools.cache
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """A node and all nodes below it, which many rules ask for."""
+    return tuple(ast.walk(node))
+
+
+def imports(tree: ast.AST) -> Iterable[tuple[str, str]]:
     """(module, imported name or "") of each import, also inside functions."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -40,7 +47,7 @@ def import_graph(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
     for name, tree in modules.items():
         pairs = [(module, f"{module}.{taken}") for module, taken in imports(tree)]
         targets = {inner if inner in modules else module for module, inner in pairs}
-        targets |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        targets |= {node.value for node in walk(tree) if isinstance(node, ast.Constant)}
         graph[name] = {target for target in targets if target in modules and target != name}
     return graph
 
@@ -108,7 +115,7 @@ def against_order(graph: Graph, order: list[list[str]]) -> list[str]:
 def calls(tree: ast.Module) -> set[str]:
     """Names of the functions called; an attribute of a name includes that name."""
     found = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             found.add(node.func.id)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -141,13 +148,13 @@ def asking_which(modules: Mapping[str, ast.Module], names: set[str]) -> list[str
     """Modules that compare or look up a strategy's name; other options share some of the names."""
     found = []
     for module, tree in modules.items():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             is_lookup = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
             if not is_lookup and not isinstance(node, ast.Compare):
                 continue
-            words = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            words = {each.value for each in walk(node) if isinstance(each, ast.Constant)}
             others = {"fill", "algorithm", "group_algorithm"}
-            asked = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(node)}
+            asked = {getattr(each, "id", getattr(each, "attr", "")) for each in walk(node)}
             if words & names and not asked & others and module not in found:
                 found.append(module)
     return found

@@ -6,7 +6,7 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
 
-from tests.house import import_graph, imports
+from tests.house import import_graph, imports, walk
 
 Parts = Mapping[str, list[ast.AST]]
 """Dotted name -> what runs where it is used: a module's statements, a class without its public methods, a function."""
@@ -24,7 +24,10 @@ def unreached(modules: Mapping[str, ast.Module], roots: Iterable[str]) -> list[s
         roots: what users call. Of a class, that is each public method.
     """
     parts = definitions(modules)
-    bound = {module: bindings(module, tree, parts) for module, tree in modules.items()}
+    own: dict[str, dict[str, str]] = {module: {} for module in modules}
+    for name in parts:
+        own.setdefault(owner_of(name), {})[name.rpartition(".")[2]] = name
+    bound = {module: own[module] | taken_names(tree) for module, tree in modules.items()}
     graph = import_graph(modules)
     waiting = [follow(root, bound) for root in roots]
     waiting += [name for name in parts if owner_of(name) in set(waiting) - set(modules)]
@@ -40,7 +43,7 @@ def unreached(modules: Mapping[str, ast.Module], roots: Iterable[str]) -> list[s
             module = next(each for each in around(name) if each in modules)
             for part in parts[name]:
                 waiting += (follow(each, bound) for each in names_in(part, bound[module]))
-                attributes |= {node.attr for node in ast.walk(part) if isinstance(node, ast.Attribute)}
+                attributes |= {node.attr for node in walk(part) if isinstance(node, ast.Attribute)}
             if name in callbacks:
                 waiting += [each for each in parts if owner_of(each) == name]
         if not waiting:
@@ -76,15 +79,15 @@ def defined_by(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.FunctionDef):
         return [node.name]
     targets = getattr(node, "targets", []) if not isinstance(node, ast.AnnAssign) else [node.target]
-    nodes = [each for target in targets for each in ast.walk(target)]
+    nodes = [each for target in targets for each in walk(target)]
     names = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     return [name for name in names if not name.startswith("__")]
 
 
-def bindings(module: str, tree: ast.Module, parts: Parts) -> dict[str, str]:
-    """What the names in a module stand for: its definitions, and its imports wherever they stand."""
-    bound = {name.rpartition(".")[2]: name for name in parts if owner_of(name) == module}
-    for node in ast.walk(tree):
+def taken_names(tree: ast.Module) -> dict[str, str]:
+    """What the names that a module imports, wherever it does so, stand for."""
+    bound: dict[str, str] = {}
+    for node in walk(tree):
         if isinstance(node, ast.ImportFrom):
             bound |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -104,7 +107,7 @@ def follow(name: str, bound: Bound) -> str:
 def names_in(part: ast.AST, bound: Mapping[str, str]) -> Iterator[str]:
     """Dotted names that a part uses."""
     yield from (f"{module}.{taken}" if taken else module for module, taken in imports(part))
-    for node in ast.walk(part):
+    for node in walk(part):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield bound.get(node.id, "")
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
