@@ -104,14 +104,16 @@ def test_what_does_not_fit_is_marked_and_never_advised(models, lengths):
     assert "tp=" in rows["wlb"].options["parallel"] or "pp=" in rows["wlb"].options["parallel"]
 
 
-def test_only_what_the_trainer_can_run_is_advised(models, lengths):
-    for trainer in ("trl", "megatron", None):
-        result, rows = compared(lengths, "all", trainer=trainer, **models["8b"])
-        can = abilities(trainer) | asked_of_trainer(rows["balanced"].request)
-        assert asked_of_trainer(result.best.request) <= can
-        faster = [row for row in rows.values() if row.lacks and seconds(row) < 0.98 * seconds(result.best)]
-        if any(row.is_eligible for row in faster):
-            assert "with a trainer that can" in result.advice
+@pytest.mark.parametrize(
+    "trainer", ["trl", *(pytest.param(each, marks=pytest.mark.slow) for each in ("megatron", None))]
+)
+def test_only_what_the_trainer_can_run_is_advised(models, lengths, trainer):
+    result, rows = compared(lengths, "all", trainer=trainer, **models["8b"])
+    can = abilities(trainer) | asked_of_trainer(rows["balanced"].request)
+    assert asked_of_trainer(result.best.request) <= can
+    faster = [row for row in rows.values() if row.lacks and seconds(row) < 0.98 * seconds(result.best)]
+    if any(row.is_eligible for row in faster):
+        assert "with a trainer that can" in result.advice
 
 
 def test_the_next_command_packs_as_printed(models, lengths, tmp_path):
@@ -132,6 +134,7 @@ def test_the_next_command_packs_as_printed(models, lengths, tmp_path):
         assert again.overall.seconds == pytest.approx(row["simulation"]["overall"]["seconds"], rel=1e-6), changes
 
 
+@pytest.mark.slow  # `hydraulis` and `megatron` below choose, too.
 def test_automatic_groups_choose_how_replicas_run(models, lengths):
     """With ZeRO-1 or tensor parallelism where the trainer has it and it is faster, and never slower than without."""
     usual = {"groups": "auto", "gpus": GPUS, **STEPS, **models["8b"]}
