@@ -120,7 +120,7 @@ def unlike_epochs(pack: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize(
-    "limit", [{"max_epochs": 2}, pytest.param({"max_steps": 6}, marks=pytest.mark.slow), {"max_steps": 5}]
+    "limit", [{"max_epochs": 2}, *(pytest.param({"max_steps": most}, marks=pytest.mark.slow) for most in (6, 5))]
 )
 def test_any_checkpoint_goes_on_where_it_was_saved(
     pack: Callable[..., Path], unlike_epochs: Path, tmp_path: Path, limit: dict[str, int]

@@ -124,7 +124,7 @@ def test_a_state_saved_anywhere_goes_on_with_what_is_left(
             assert got == rest + whole, (epoch, done, first)
 
 
-@pytest.mark.parametrize("options", WORKERS[::2])
+@pytest.mark.parametrize("options", [WORKERS[0], pytest.param(WORKERS[2], marks=pytest.mark.slow)])
 def test_a_state_of_what_is_left_is_one_too(short_first: Any, expected: Any, options: Any) -> None:
     """Restored, saved again before, in and after the rest of the epoch, and restored again."""
     loader = new_loader(open_set(short_first), **options)

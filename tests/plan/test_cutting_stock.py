@@ -29,7 +29,9 @@ OPTIMA = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("other triplets 60", "cut in five") else name
+        pytest.param(name, marks=pytest.mark.slow)
+        if name in ("other triplets 60", "cut in four", "cut in five")
+        else name
         for name in OPTIMA
     ],
 )
