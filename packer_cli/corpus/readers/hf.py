@@ -106,10 +106,25 @@ def load(path: str, stamp: str = "") -> Any:
     saved = saved_path(path)
     if saved is None:
         return _load_from_hub(*path.split(":", 1))
-    import datasets
-
     with readable(path):
-        return datasets.load_from_disk(folder_of(path))
+        return _load_saved(folder_of(path))
+
+
+def _load_saved(folder: str) -> Any:
+    """Map the Arrow files of a saved set, of which there may be none, whatever format it was saved with.
+
+    `datasets.load_from_disk` needs the library of that format, such as torch, and one file at least.
+    """
+    import datasets
+    from datasets.table import MemoryMappedTable, concat_tables
+
+    with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
+        state = json.load(file)
+    tables = [MemoryMappedTable.from_file(os.path.join(folder, each["filename"])) for each in state["_data_files"]]
+    if not tables:
+        return datasets.Dataset.from_dict({})
+    info = datasets.DatasetInfo.from_directory(folder)
+    return datasets.Dataset(concat_tables(tables), info=info, fingerprint=state["_fingerprint"])
 
 
 def _load_from_hub(name: str, split: str | None) -> Any:
