@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Any
 
 from packer_cli.corpus.blocks import Blocks, readable, unreadable, with_checksums
@@ -171,8 +172,7 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
         return [named_file(ids, source_id)]
     if glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
         found = []
-        matches = sorted(glob.glob(name, recursive=True))
-        # How often the kernel follows a link to a folder above varies: it may refuse a path that glob found.
+        matches = sorted(_matches(name))
         for path in (matches[at] for at in _once(matches, links=False)):
             if _is_within(path, output) or any(map(_is_packed, _folders_of(path))):
                 continue
@@ -188,6 +188,43 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
             f"{name}: no such file or directory, and not a Hugging Face data set name either; check the name"
         )
     return [_saved(name, source_id)]
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yield what `glob.glob` does; but it would follow links to folders above as often as the system lets it.
+
+    What a part behind `**` matches below a folder is the same for all paths to it, so one of them is enough.
+    """
+    parts = pattern.split("/")
+    if "**" not in parts:
+        yield from glob.glob(pattern)
+        return
+    at = parts.index("**")
+    behind = "/".join(parts[at + 1 :]).lstrip("/") or "*"
+    for root in glob.glob("/".join([*parts[:at], ""])) if at else [""]:
+        for folder in _folders(root):
+            yield from _matches(glob.escape(folder) + behind)
+
+
+def _folders(root: str) -> Iterator[str]:
+    """Yield a folder and those below, each once, by its shortest path, which ends with a slash."""
+    waiting, seen = [(len(root), root)], set[str]()
+    while waiting:
+        _, folder = heappop(waiting)
+        real = os.path.realpath(folder)
+        if real not in seen:
+            seen.add(real)
+            yield folder
+            for entry in _entries(folder or "."):
+                if entry.is_dir():
+                    heappush(waiting, (len(path := f"{folder}{entry.name}/"), path))
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """List what is not hidden in a folder, by name, without links that lead nowhere, or to themselves."""
+    with readable(folder, OSError), os.scandir(folder) as found:
+        entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    return [entry for entry in entries if not entry.is_symlink() or os.path.exists(entry.path)]
 
 
 def _below_pattern(path: str, pattern: str) -> str:
@@ -315,11 +352,7 @@ def _in_folder(
     if hf.is_saved(folder):
         yield _saved(folder, source_id)
         return
-    with readable(folder, OSError), os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
+    for entry in _entries(folder):
         if entry.is_dir():
             yield from _in_folder(entry.path, source_id, seen, links, skipped, f"{below}{entry.name}/")
         elif entry.is_file():

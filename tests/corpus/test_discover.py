@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import gzip
 import os
 import re
@@ -171,6 +172,63 @@ def test_a_link_to_a_folder_above_is_not_followed_twice(tmp_path: Path, monkeypa
     monkeypatch.setattr("packer_cli.corpus.versions.os", SimpleNamespace(stat=refusing))
     monkeypatch.chdir(tmp_path)
     assert paths("data/**/*.jsonl") == ["data/a/c.jsonl"]
+
+
+LOOPS = {
+    "to itself, twice": {"up": ".", "again": "."},
+    "to its folder, and to that above": {"a/up": "..", "a/b/up": "../.."},
+    "to each other": {"a/other": "../z", "z/other": "../a", "z/up": ".."},
+    "by an absolute path": {"a/root": "ROOT", "a/b/root": "ROOT", "z/root": "ROOT"},
+    "of a link alone": {"a/self": "self", "left": "right", "right": "left", "a/b/gone": "nowhere"},
+}
+
+
+@pytest.mark.parametrize("links", LOOPS.values(), ids=LOOPS)
+def test_loops_of_links_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: dict[str, str]) -> None:
+    """Each file comes once, by its shortest path, as soon as there are more paths to it than anyone could list."""
+    files = ["data/a/b/2.jsonl", "data/a/1.jsonl", "data/top.jsonl", "data/z/3.jsonl"]
+    for name in files:
+        write_jsonl(tmp_path / name, [TEXT])
+    for name, to in links.items():
+        (tmp_path / "data" / name).symlink_to(str(tmp_path / "data") if to == "ROOT" else to)
+    monkeypatch.chdir(tmp_path)
+    for pattern in (
+        "data/**/*.jsonl",
+        "data/**",
+        "da*/**/*.json*",
+        f"{tmp_path}/data/**/*.jsonl",
+        "data/**/**/*.jsonl",
+    ):
+        assert sorted(os.path.relpath(path) for path in paths(pattern)) == sorted(files), pattern
+    assert sorted(map(os.path.realpath, paths("data"))) == sorted(map(os.path.realpath, files))
+    assert paths("data/**/b/**/2.*") == ["data/a/b/2.jsonl"]
+    monkeypatch.chdir("data")
+    assert sorted(paths("**/*.jsonl")) == sorted(name.removeprefix("data/") for name in files)
+
+
+def test_a_pattern_of_all_depths_matches_what_glob_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "x.jsonl",
+        "a/x.jsonl",
+        "a/b/x.jsonl",
+        "a/b/c[1]/x.jsonl",
+        ".hidden/x.jsonl",
+        "a/.h.jsonl",
+        "b/a/x.jsonl",
+    ):
+        write_jsonl(tmp_path / "r" / name, [TEXT])
+    monkeypatch.chdir(tmp_path)
+    for pattern in (
+        "r/**/x.jsonl",
+        "r/**",
+        "**/x.jsonl",
+        "r/*/**/x.*",
+        "r/**/b/**",
+        "r/**/a/*.jsonl",
+        "r/**/c[[]1]/*",
+        "**",
+    ):
+        assert paths(pattern) == sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True))), pattern
 
 
 def test_a_link_that_is_not_read_hides_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
