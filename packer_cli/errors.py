@@ -78,6 +78,17 @@ class RemoteError(RunError):
     """Remote storage does not answer, or refuses the request."""
 
 
+def printable(text: str) -> str:
+    r"""Write a text as one line, with all that a terminal obeys or cannot show as Python escapes it.
+
+    >>> printable("caf\u00e9\n\x1b[2J")
+    'caf\u00e9\\n\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest, behind a wrong word, the nearest known one, or nothing if none is near.
 

@@ -1,4 +1,7 @@
-"""Output for people: progress on stderr if it is a terminal, results on stdout."""
+"""Output for people: progress on stderr if it is a terminal, results on stdout.
+
+Texts hold names of files, keys of records and whatever else came from outside, so each line is made `printable` here.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer_cli.engine.progress import LOGGER, Progress, show_bars
+from packer_cli.errors import printable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -32,7 +36,7 @@ class _Lines(logging.Handler):
         if record.levelno >= logging.WARNING:
             say_colored("warning: ", "yellow", record.getMessage())
         else:
-            print(record.getMessage(), file=sys.stderr, flush=True)  # Click would write over the bar.
+            print(printable(record.getMessage()), file=sys.stderr, flush=True)  # Click would write over the bar.
 
 
 def show_progress() -> None:
@@ -47,7 +51,12 @@ def show_progress() -> None:
 def say_colored(word: str, color: str, text: str) -> None:
     """Print a line on stderr. Its first word is colored if stderr is a terminal and NO_COLOR is not set."""
     plain = False if os.environ.get("NO_COLOR") else None
-    click.echo(click.style(word, fg=color, bold=True) + text, err=True, color=plain)
+    click.echo(click.style(word, fg=color, bold=True) + printable(text), err=True, color=plain)
+
+
+def print_line(text: str = "") -> None:
+    """Print a line on stdout."""
+    click.echo(printable(text))
 
 
 @contextmanager
@@ -65,7 +74,7 @@ def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
         task = bar.add_task(label, total=None, amount="")
 
         def show(done: int, total: int, what: str = "") -> None:
-            named = f"{label} {what}".rstrip()
+            named = printable(f"{label} {what}".rstrip())
             bar.update(task, description=named, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
 
         yield show
@@ -92,7 +101,8 @@ def print_note(text: str) -> None:
     """Print a line as below a table; on a terminal, wrap the line to its width."""
     from packer_cli.tables.table import note_lines
 
-    click.echo("\n".join(note_lines(text, _width())))
+    for line in note_lines(printable(text), _width()):
+        print_line(line)
 
 
 AS_JSON = "packer_cli.as_json"
@@ -121,7 +131,7 @@ def _width() -> int | None:
 def say_next(what: str, *steps: str) -> None:
     """Print the last line of a command: its result, and the next steps."""
     *first, last = steps
-    click.echo(f"{what}. Next: {', '.join(first)}, or {last}" if first else f"{what}. Next: {last}")
+    print_line(f"{what}. Next: {', '.join(first)}, or {last}" if first else f"{what}. Next: {last}")
 
 
 def shown_command(*words: object) -> str:

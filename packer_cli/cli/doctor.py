@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from packer_cli.cli.command import LocalPath, as_command, json_option, option
-from packer_cli.cli.console import print_json, say_next
+from packer_cli.cli.console import print_json, print_line, say_next
 from packer_cli.errors import RunError
 from packer_cli.sizes import counted
 
@@ -51,7 +49,7 @@ def command(output: str) -> None:
         names = ", ".join(check.name for check in checkup.broken)
         raise RunError(f"{counted(len(checkup.broken), 'thing')} broken ({names}); the list says what to do")
     if is_text:
-        click.echo()
+        print_line()
         say_next("Nothing is broken", "hbpack init DATA... --tokenizer PATH")
 
 
@@ -59,13 +57,13 @@ def _print(checks: Sequence[Check]) -> None:
     width = min(shutil.get_terminal_size().columns, 100)
     room = max(len(check.name) for check in checks)
 
-    fill = partial(
-        textwrap.fill, width=width, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False
+    wrapped = partial(
+        textwrap.wrap, width=width, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False
     )
     for subject in dict.fromkeys(check.subject for check in checks):
-        click.echo(f"{subject}:")
+        print_line(f"{subject}:")
         for check in (check for check in checks if check.subject == subject):
             mark = "" if check.state == "ok" else f"{check.state}: "
-            click.echo(fill(f"{mark}{check.value}", initial_indent=f"  {check.name.ljust(room)}  "))
-            if check.remedy:
-                click.echo(fill(check.remedy, initial_indent=" " * 4))
+            lines = wrapped(f"{mark}{check.value}", initial_indent=f"  {check.name.ljust(room)}  ")
+            for line in (*lines, *wrapped(check.remedy, initial_indent=" " * 4)):
+                print_line(line)

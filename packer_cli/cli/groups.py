@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from packer_cli.cli.command import Choice, as_command, json_option, option
-from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
+from packer_cli.cli.console import print_json, print_line, print_tables, say_next, shown_command, shown_options
 from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options
 from packer_cli.commands.arguments import corpus_of
 from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, WorkersConfig, option_name, validate
@@ -87,14 +85,16 @@ def command(**values: Any) -> None:
         say_next(what, _plan_command(values, options, config.gpus))
         return
     print_tables(candidates_table(found))
-    click.echo(f"\n  {found.options}\n")
+    for line in ("", f"  {found.options}", ""):
+        print_line(line)
     if found.seconds is not None and found.gpu_hours is not None:
-        click.echo(
+        print_line(
             f"  predicted epoch on {counted(found.gpus, 'GPU')}: {four_digits(found.seconds)} s, "
-            f"{four_digits(found.gpu_hours)} GPU-hours\n"
+            f"{four_digits(found.gpu_hours)} GPU-hours"
         )
+        print_line()
         print_tables(alternatives_table(found))
-        click.echo()
+        print_line()
     why = "have the shortest predicted epoch" if found.seconds is not None else "were chosen by HBP's algorithm 1"
     say_next(f"Groups {found.groups} {why}", _plan_command(values, found.options, config.gpus))
 

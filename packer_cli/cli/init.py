@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import LocalPath, Text, as_command, json_option, option
-from packer_cli.cli.console import print_json, say_next, shown_command
+from packer_cli.cli.console import print_json, print_line, say_next, shown_command
 from packer_cli.cli.options import output_file, output_file_option
 from packer_cli.config.fields import known_gpus
 from packer_cli.engine.progress import warn
@@ -69,6 +69,6 @@ def command(**values: Any) -> None:
     first = [f"give {', '.join(missing)} in it"] if missing else []
     say_next(f"Wrote {written.output}, for {counted(written.num_inputs, 'input')}", ", then ".join([*first, pack]))
     if written.trainer_lines:
-        click.echo(f"Then set in {options.source}, and start it as usual:")
+        print_line(f"Then set in {options.source}, and start it as usual:")
         for line in written.trainer_lines:
-            click.echo(f"  {line}")
+            print_line(f"  {line}")

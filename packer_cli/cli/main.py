@@ -319,6 +319,5 @@ def _one_line(error: click.ClickException) -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    one_line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in message)
-    say_colored("error: ", "red", one_line)
+    say_colored("error: ", "red", message)
     sys.exit(code)

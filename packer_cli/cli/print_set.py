@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import click
-
-from packer_cli.cli.console import print_json, print_note, print_tables, say_next, say_set, shown_command
+from packer_cli.cli.console import print_json, print_line, print_note, print_tables, say_next, say_set, shown_command
 from packer_cli.commands.output_folder import store_of
 from packer_cli.commands.plan import Plan
 from packer_cli.compare.outcome import PlanSimulation, savings
@@ -128,7 +126,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
     reasons = [own for own, each in counts_of.items() if each.dropped or each.truncated or each.rejected]
     if reasons:
         names = " and ".join(str(own / REJECTED_NAME) for own in reasons)
-        click.echo(f"  records left out or cut, with reasons: {names}")
+        print_line(f"  records left out or cut, with reasons: {names}")
     overall = planned.metrics.overall
     if overall.pr > _MUCH_PADDING and overall.num_iterations < _FEW_ITERATIONS:
         print_note(

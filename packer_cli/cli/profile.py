@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import as_command, option
-from packer_cli.cli.console import print_tables, say_next, shown_command
+from packer_cli.cli.console import print_line, print_tables, say_next, shown_command
 from packer_cli.cli.options import model_options, output_file, output_file_option
 from packer_cli.config import validate
 from packer_cli.config.profile_options import ProfileConfig
@@ -65,7 +65,7 @@ def command(output: str, as_json: bool, **values: Any) -> None:
                 # Print it even if the disk is full: measuring again takes minutes.
                 print_tables(*profile_tables(profile))
         if not as_json:
-            click.echo(f"wrote {output}")
+            print_line(f"wrote {output}")
         _require_fits(output, profile)
         if not as_json:
             what = f"{output} holds {counted(len(profile.iterations), 'measured row')}"

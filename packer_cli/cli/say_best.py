@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from packer_cli.cli.console import print_note, say_next
+from packer_cli.cli.console import print_line, print_note, say_next
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.outcome import OF_LAYOUT
 from packer_cli.config import option_name
@@ -16,7 +14,7 @@ from packer_cli.sizes import duration, ratio
 def say_best(comparison: Comparison) -> None:
     """Print the advice, and the last line: the row to pack with, and its command."""
     if comparison.advice:
-        click.echo()
+        print_line()
         print_note(comparison.advice)
     best = comparison.best
     if best is None or best.overall is None:

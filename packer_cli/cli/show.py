@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import Choice, as_command, json_option, option
-from packer_cli.cli.console import print_json, say_next, shown_command, wants_json
+from packer_cli.cli.console import print_json, print_line, say_next, shown_command, wants_json
 from packer_cli.cli.options import model_options, set_argument, set_tokenizer_option
 from packer_cli.config import validate
 from packer_cli.config.models import ShowConfig
@@ -78,10 +78,10 @@ def command(
     )
     for number, view in enumerate(views):
         if number:
-            click.echo()
+            print_line()
         for line in view_lines(view, decode or decode_ids, style):
             click.echo(line, color=style.is_colored)
-    click.echo()
+    print_line()
     place = views[-1].shown
     what = f"{folder}: {counted(len(views), 'pack')} shown"
     if place is None or place.row.iteration + 1 >= place.num_iterations:

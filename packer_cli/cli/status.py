@@ -6,10 +6,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-import click
-
 from packer_cli.cli.command import Choice, as_command, json_option, option
-from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
+from packer_cli.cli.console import print_json, print_line, print_tables, say_next, shown_command
 from packer_cli.cli.options import config_option, set_argument
 from packer_cli.remote.path import as_path
 from packer_cli.tables.table import Table
@@ -60,10 +58,10 @@ def command(folder: str, stage: str | None) -> None:
 
 def _print(status: Status, folder: str) -> None:
     rows = tuple((each.stage, each.state, each.summary) for each in status.stages)
-    click.echo(f"{folder}: {'complete' if status.complete else 'not complete'}")
+    print_line(f"{folder}: {'complete' if status.complete else 'not complete'}")
     print_tables(Table(title="", header=("stage", "state", ""), rows=rows, is_text=True))
     if status.running is not None:
-        click.echo(f"An hbpack run writes here: process {status.running.pid} on {status.running.host}.")
+        print_line(f"An hbpack run writes here: process {status.running.pid} on {status.running.host}.")
     for each in status.stages:
         if each.array is not None:
             _print_array(each.array)
@@ -81,13 +79,13 @@ def _print_array(array: ArrayStatus) -> None:
         tasks = [(each.task, each.host) for each in array.running[:_MOST_RUNNING]]
         shown = [f"{array.pin.id_of(task)} on {host}" for task, host in tasks if task is not None]
         more = len(array.running) - len(shown)
-        click.echo(f"Running: {', '.join(shown)}{f' and {more:,} more' if more else ''}.")
+        print_line(f"Running: {', '.join(shown)}{f' and {more:,} more' if more else ''}.")
     if array.missing:
-        click.echo(
+        print_line(
             f"Missing: run the same command with --array={array.expression} in Slurm, or with "
             f"--shard I/{array.num_tasks} for each of the missing tasks."
         )
     elif not array.running:
-        click.echo(
+        print_line(
             f"All tasks are done, and none completed the output; run one again, with --shard 0/{array.pin.num_tasks}."
         )

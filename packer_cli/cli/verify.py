@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from packer_cli.cli.command import as_command, json_option, option
-from packer_cli.cli.console import print_json, say_next, shown_command
+from packer_cli.cli.console import print_json, print_line, say_next, shown_command
 from packer_cli.cli.options import config_option, set_argument, workers_option
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError
@@ -59,11 +57,11 @@ def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None
 
 def _print(report: Report, folder: str, watch: object) -> None:
     for damage in report.repaired:
-        click.echo(f"repaired: {damage.file}: {damage.what}")
+        print_line(f"repaired: {damage.file}: {damage.what}")
     for damage in report.damaged:
-        click.echo(f"{damage.file}: {damage.what}; run {damage.repair}")
+        print_line(f"{damage.file}: {damage.what}; run {damage.repair}")
     for text in report.not_checked:
-        click.echo(f"not checked: {text}")
+        print_line(f"not checked: {text}")
     nouns = ((name.replace("_", " ").removesuffix("s"), number) for name, number in report.checked.items())
     checked = ", ".join(counted(number, noun) for noun, number in nouns)
     if report.sound:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeVar
 
+from packer_cli.errors import printable
 from packer_cli.format.records import json_values
 
 N = TypeVar("N", int, float)
@@ -85,11 +86,11 @@ def table_text(table: Table, width: int | None) -> str:
     the first column repeated and a heading that says so.
     """
     gap = 3 if len(table.header) <= _NARROW else 2
-    columns = [list(column) for column in zip(table.header, *table.rows, strict=True)]
-    notes = table.notes
+    columns = [[*map(printable, column)] for column in zip(table.header, *table.rows, strict=True)]
+    notes = [*map(printable, table.notes)]
     if table.marked is not None:
         columns[0][table.marked + 1] += f" {_OWN}"
-        notes = (*notes, f"{_OWN}: what your options plan")
+        notes.append(f"{_OWN}: what your options plan")
     widths = [max(map(len, column)) + gap for column in columns]
     room = max(_WIDE, sum(widths)) if width is None else width
     if table.is_text and sum(widths) > room:
