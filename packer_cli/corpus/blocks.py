@@ -37,6 +37,32 @@ def unreadable(path: str, error: BaseException | str) -> InputError:
     return InputError(f"{path}: cannot be read: {reason}; correct it, or leave it out")
 
 
+class DamagedFileError(InputError):
+    """Error of a file that begins as its format does, and cannot be opened: it was cut short, or is damaged."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(str(unreadable(path, reason)))
+        self.reason = f"damaged: opening it fails ({reason.rstrip('.')})"
+
+
+@contextmanager
+def opening(path: str, magic: bytes, what: str = "") -> Iterator[None]:
+    """Turn errors into DamagedFileError where the file begins with `magic`, else into InputError, or leave them.
+
+    Args:
+        what: of another file, says what it is not.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = why_damaged(path, error)
+        with readable(path, OSError), open_file(path) as file:
+            is_damaged = file.read(len(magic)) == magic
+        if is_damaged:
+            raise DamagedFileError(path, reason) from error
+        raise unreadable(path, f"{what} ({reason})" if what else error) from error
+
+
 def changed(path: str) -> RunError:
     """Make the one-line error for a file that is no longer the one that was listed."""
     return RunError(f"{path}: the file has changed since the run began; run again once nothing writes to it")

@@ -100,6 +100,11 @@ class CorpusSlice(NamedTuple):
     """The bytes of the file that hold it, compared after they were read: another program may hold a file mapped, and
     change it without a trace in its times."""
 
+    @classmethod
+    def lost(cls, file: CorpusFile, why: str) -> CorpusSlice:
+        """Make the one slice of a file of which nothing can be read."""
+        return cls(file, 0, max(file.num_bytes, 1), unreadable=f"{why}; what it holds is left out")
+
 
 Record = dict[str, Any]
 """A record as the corpus has it, whatever its keys."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.discover import discover
+from packer_cli.corpus.discover import cut_file, discover
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.registry import READERS
@@ -133,6 +133,9 @@ class Sampler:
     def _read(self, file: CorpusFile, most: int, look: Look) -> float:
         """Add some records of a file. Returns about how many it has."""
         slices = _places(file)[:most]
+        if slices and slices[0].unreadable:
+            look.rejects.append(f"{file.path}: {slices[0].unreadable}")
+            return 0.0
         if slices and not look.keys:
             look.keys = self._first_keys(slices[0])
         num_read = num_bytes = 0
@@ -227,7 +230,7 @@ def _places(file: CorpusFile) -> list[CorpusSlice]:
     is_plain = file.compression == "none"
     if is_plain and file.format == "jsonl" and file.num_bytes >= _LONG and not is_url(file.path):
         return [CorpusSlice(file=file, start=start, stop=file.num_bytes) for start in _line_starts(file)]
-    return READERS[file.format].cut(file, END)[:1] if is_plain else [CorpusSlice(file=file, start=0, stop=END)]
+    return cut_file(file, END)[:1] if is_plain else [CorpusSlice(file=file, start=0, stop=END)]
 
 
 def _line_starts(file: CorpusFile) -> list[int]:

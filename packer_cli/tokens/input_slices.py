@@ -158,10 +158,8 @@ def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
     """Make one unreadable slice for a whole file that crashes its reader on opening."""
     content = content_of(file)
     require_unchanged(file)  # Else it may have crashed because it was being written.
-    reason = f"damaged: opening it crashes the reader ({died.signal_name}); what it holds is left out"
-    return CorpusSlice(
-        file=file._replace(fingerprint=content), start=0, stop=max(file.num_bytes, 1), unreadable=reason
-    )
+    why = f"damaged: opening it crashes the reader ({died.signal_name})"
+    return CorpusSlice.lost(file._replace(fingerprint=content), why)
 
 
 def _weight(file: CorpusFile) -> int:

@@ -311,3 +311,14 @@ def test_errors(hbpack, folder, arguments, message):
     assert done.code == (1 if "no record" in message else 2)
     assert (done.stdout, done.stderr) == ("", f"error: {message}\n")
     assert not (folder / "hbpack.yaml").exists()
+
+
+def test_a_damaged_table_is_left_out(hbpack, lines_of, tmp_path):
+    """As hbpack pack leaves it out; the file of options names it."""
+    (tmp_path / "data").mkdir()
+    lines_of({"text": "a text"}, name="data/a.jsonl")
+    (tmp_path / "data/b.parquet").write_bytes(b"PAR1" + bytes(40))
+    done = hbpack("init", tmp_path / "data", "--output", tmp_path / "hbpack.yaml")
+    assert done.code == 0, done.stderr
+    text = " ".join((tmp_path / "hbpack.yaml").read_text().replace("\n# ", " ").split())
+    assert f"{tmp_path}/data/b.parquet: damaged: opening it fails (" in text

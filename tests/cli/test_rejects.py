@@ -7,6 +7,8 @@ import json
 import shutil
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.corpus.readers.base import BATCH_BYTES
@@ -160,7 +162,12 @@ def test_a_file_whose_rest_is_lost_is_warned_about(pack, hbpack, lines_of, tmp_p
     (tmp_path / "c.jsonl.zst").write_bytes(zstd.compress(data[:half]) + zstd.compress(data[half:])[:-5])
     (tmp_path / "d.jsonl").write_bytes(data[:half])
     (tmp_path / "e.jsonl").write_bytes(data.replace(b"text number", b"number"))
-    inputs = [whole, *(tmp_path / name for name in ("b.jsonl.gz", "c.jsonl.zst", "d.jsonl", "e.jsonl"))]
+    pq.write_table(pa.table({"text": ["a text"] * 20}), tmp_path / "g.parquet")
+    (tmp_path / "g.parquet").write_bytes((tmp_path / "g.parquet").read_bytes()[:-20])
+    with pytest.raises(pa.ArrowInvalid) as caught:
+        pq.ParquetFile(tmp_path / "g.parquet")
+    names = ("b.jsonl.gz", "c.jsonl.zst", "d.jsonl", "e.jsonl", "g.parquet")
+    inputs = [whole, *(tmp_path / name for name in names)]
     column = half - data.rindex(b"\n", 0, half)
     reasons = {
         "b.jsonl.gz": "compressed data ends early; the rest of the file is lost",
@@ -169,6 +176,7 @@ def test_a_file_whose_rest_is_lost_is_warned_about(pack, hbpack, lines_of, tmp_p
             f"broken JSON: unexpected end of data at column {column}; the file ends in this line, so the rest of it "
             "may be lost"
         ),
+        "g.parquet": f"damaged: opening it fails ({str(caught.value).rstrip('.')}); what it holds is left out",
     }
 
     def warnings(done):
@@ -176,10 +184,13 @@ def test_a_file_whose_rest_is_lost_is_warned_about(pack, hbpack, lines_of, tmp_p
         return [line for line in done.stderr.splitlines() if line.startswith("warning")]
 
     expected = [f"warning: {tmp_path / name}: {reason}" for name, reason in reasons.items()]
+    lost = f"{names[-1]}:1: {reasons[names[-1]]}"
+    many = f"4 of 681 records (0.59%) are rejected, among them all of {tmp_path / names[-1]}; the first"
+    expected.append(f"warning: {many}: {tmp_path / lost}")
     assert warnings(pack(*inputs)) == expected
     assert [(name, reason) for name, _, reason in rejected(tmp_path / "out")] == list(reasons.items())
     parts = json.loads((tmp_path / "out" / "tokens" / "tokens.json").read_text())["parts"]
-    assert [len(part["files"]) for part in parts] == [5]
+    assert [len(part["files"]) for part in parts] == [6]
     assert [file["num_samples"] for file in parts[0]["files"]][::4] == [200, 200]
     assert warnings(pack(*inputs)) == expected
     command = ("tokenize", *inputs, "--tokenizer", tokenizer, "--workers", 1, "--output", tmp_path / "out")

@@ -34,6 +34,8 @@ FILES = {
     "packed/tokens/part.arrow": b"x",
     "begun/tokens/.parts/started": b"",
     "begun/tokens/part.jsonl": LINES,
+    "cut.parquet": b"PAR1" + bytes(40),
+    "cut.arrow": b"ARROW1" + bytes(40),
     "t.ds": bytes(range(8)),
     "t.ds.index": (4).to_bytes(8, "little"),
     "m.bin": bytes(range(8)),
@@ -69,11 +71,12 @@ def test_the_same_files_as_in_a_folder(places, name):
 def test_the_same_slices_and_records(places):
     def read(place: Any) -> list[Any]:
         slices = slice_corpus(discover([str(place)])[1], slice_bytes=300)
-        cuts = [(s.file.fingerprint, s.start, s.stop, s.first_line) for s in slices]
+        cuts = [(s.file.fingerprint, s.start, s.stop, s.first_line, s.unreadable) for s in slices]
         return [cuts, [[(d.line, d.text) for batch in SliceReader().read(s) for d in batch.documents] for s in slices]]
 
     local, remote = places
     assert read(remote) == read(local)
+    assert sum(bool(unreadable) for *_, unreadable in read(remote)[0]) == 2
 
 
 def test_errors(places):

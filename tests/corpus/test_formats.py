@@ -21,6 +21,7 @@ from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.columns import to_python
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.records.shapes import Normalizer
+from packer_cli.corpus.types import Gap
 from packer_cli.errors import InputError
 
 from .helpers import CHAT, SHAPES, TEXT, documents_of, plain, read_all, write_jsonl
@@ -235,6 +236,33 @@ def test_a_broken_row_group_loses_only_itself(tmp_path: Path) -> None:
     assert reject.line == 11
     assert reject.reason.startswith("row group 1 cannot be read (")
     assert reject.reason.endswith("; its rows 11 to 20 are lost")
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_table_that_was_cut_short_is_left_out(tmp_path: Path, form: str) -> None:
+    """What begins as its format does is damaged, at whatever byte it ends; the files beside it are read."""
+    table, path = pa.table({"text": [f"text number {i}" for i in range(30)]}), tmp_path / f"b.{form}"
+    if form == "parquet":
+        pq.write_table(table, path, row_group_size=10)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    for name in ("a", "c"):
+        (tmp_path / f"{name}.{form}").write_bytes(path.read_bytes())
+    whole = path.read_bytes()
+    for size in (8, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        documents, rejects = read_all(tmp_path, are_single=False)
+        assert [d.line for d in documents] == 2 * [*range(1, 31)]
+        (reject,) = rejects
+        assert type(reject) is Gap
+        assert reject.line == 1
+        assert reject.reason.startswith("damaged: opening it fails (")
+        assert reject.reason.endswith("); what it holds is left out")
+    footer = bytearray(whole)
+    footer[-60:-12] = bytes(48)  # Its length and the magic stay.
+    path.write_bytes(footer)
+    assert [type(reject) for reject in read_all(path)[1]] == [Gap]
 
 
 def test_a_fault_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import changed, open_source, readable, unreadable, why_damaged
+from packer_cli.corpus.blocks import changed, open_source, opening, why_damaged
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.records.unused import MEDIA
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
-from packer_cli.errors import HbpackError
 from packer_cli.remote.system import is_url
 
 if TYPE_CHECKING:
@@ -30,10 +29,13 @@ MOST_DICTIONARY = 4 << 20
 """Writers end a dictionary page at 1 MiB unless told otherwise."""
 
 
+PARQUET_MAGIC = b"PAR1"
+
+
 def _open_parquet(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
-    with readable(path):
+    with opening(path, PARQUET_MAGIC):
         # The column chunks of a URL are requested at once, not page by page.
         source = open_source(path) if is_url(path) else path
         return pq.ParquetFile(source, read_dictionary=list(read_dictionary), pre_buffer=is_url(path))
@@ -131,21 +133,21 @@ FILE_MAGIC = b"ARROW1"
 
 @contextmanager
 def _open_arrow(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Open (reader, whether it is an IPC file); raises InputError when the file is neither file nor stream."""
+    """Open (reader, whether it is an IPC file).
+
+    Raises:
+        InputError: it is neither file nor stream; a DamagedFileError where it begins as a file.
+    """
     import pyarrow as pa
 
     with open_source(path) as source:
-        try:
+        with opening(path, FILE_MAGIC, "not an Arrow IPC file or stream"):
             is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
             source.seek(0)
             # One field is enough to count rows, and saves decompressing the others.
             options = pa.ipc.IpcReadOptions(included_fields=[0] if first_field_only else [])
             open_ipc = pa.ipc.open_file if is_file else pa.ipc.open_stream
             reader = open_ipc(source, options=options)
-        except HbpackError:
-            raise
-        except Exception as error:
-            raise unreadable(path, f"not an Arrow IPC file or stream ({error})") from error
         with reader:
             yield reader, is_file
 
@@ -155,7 +157,7 @@ def cut_arrow(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     with _open_arrow(file.path, first_field_only=True) as (reader, is_file):
         rows: list[int] = []
         if is_file:
-            with readable(file.path):
+            with opening(file.path, FILE_MAGIC):
                 rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
     if not is_file:
         return [CorpusSlice(file=file, start=0, stop=1, span=(0, file.num_bytes))]
