@@ -6,6 +6,7 @@ import io
 import logging
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +27,12 @@ class S3Server:
     """Share of requests that are answered 503 SlowDown, before anything is done."""
     cut: float = 0.0
     """Share of requests that are carried out, and whose answer is cut off: before it begins, or in its middle."""
+    latency: float = 0.0
+    """Seconds that pass before a request is looked at."""
     requests: list[str] = field(default_factory=list)
     """METHOD and path of each."""
+    at_once: int = 0
+    """Most requests that have waited at the same time."""
     sent: Counter[str] = field(default_factory=Counter)
     """Bytes of the objects that were read, by path."""
     faults: int = 0
@@ -62,6 +67,7 @@ def _handler(server: S3Server) -> Any:
     from werkzeug.test import run_wsgi_app
 
     lock = threading.Lock()
+    waiting = 0
 
     class Handler(WSGIRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -71,7 +77,13 @@ def _handler(server: S3Server) -> Any:
             environ = self.make_environ()
             size = -1 if "wsgi.input_terminated" in environ else int(self.headers.get("Content-Length", 0))
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))  # The next request comes after it.
+            nonlocal waiting
             with lock:
+                waiting += 1
+                server.at_once = max(server.at_once, waiting)
+            time.sleep(server.latency)
+            with lock:
+                waiting -= 1
                 draw, half = server.random.random(), server.random.random() < 0.5
                 server.requests.append(f"{self.command} {environ['PATH_INFO']}")
                 is_slow = draw < server.slow_down

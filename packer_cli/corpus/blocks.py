@@ -17,8 +17,8 @@ from packer_cli.corpus.types import Compression, CorpusFile, CorpusSlice
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.format.checksums import file_checksum
 from packer_cli.remote.local import open_source as open_remote_or_map
-from packer_cli.remote.path import as_path
-from packer_cli.remote.system import is_url
+from packer_cli.remote.path import RemotePath, as_path
+from packer_cli.remote.system import ObjectInfo, is_url
 
 SCAN_BYTES = 8 << 20
 """Bytes a read when a file is scanned."""
@@ -46,7 +46,7 @@ class DamagedFileError(InputError):
 
 
 @contextmanager
-def opening(path: str, magic: bytes, what: str = "") -> Iterator[None]:
+def opening(file: CorpusFile, magic: bytes, what: str = "") -> Iterator[None]:
     """Turn errors into DamagedFileError where the file begins with `magic`, else into InputError, or leave them.
 
     Args:
@@ -55,12 +55,12 @@ def opening(path: str, magic: bytes, what: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = why_damaged(path, error)
-        with readable(path, OSError), open_file(path) as file:
-            is_damaged = file.read(len(magic)) == magic
+        reason = why_damaged(file.path, error)
+        with readable(file.path, OSError), open_file(file) as raw:
+            is_damaged = raw.read(len(magic)) == magic
         if is_damaged:
-            raise DamagedFileError(path, reason) from error
-        raise unreadable(path, f"{what} ({reason})" if what else error) from error
+            raise DamagedFileError(file.path, reason) from error
+        raise unreadable(file.path, f"{what} ({reason})" if what else error) from error
 
 
 def changed(path: str) -> RunError:
@@ -92,8 +92,16 @@ def why_damaged(path: str, error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def open_file(path: str, stop: int | None = None) -> io.RawIOBase:
-    """Open a file or URL to be read forward, unbuffered; every reader of bytes opens its inputs here.
+def listed_version(file: CorpusFile) -> ObjectInfo | None:
+    """Return what the stamp says of the version of an object, if reads can name it; else None."""
+    size, _, version = file.stamp.partition(":")
+    found = {"size": file.num_bytes, "ETag": version}
+    is_one = is_url(file.path) and size.isdigit() and version not in ("", "None") and "," not in version
+    return found if is_one and RemotePath(file.path).can_pin(found) else None
+
+
+def open_file(file: CorpusFile, stop: int | None = None) -> io.RawIOBase:
+    """Open a file to be read forward, unbuffered; every reader of bytes opens its inputs here.
 
     Args:
         stop: nothing from there on is requested ahead of a read.
@@ -102,10 +110,15 @@ def open_file(path: str, stop: int | None = None) -> io.RawIOBase:
         OSError: it cannot be opened.
         RemoteError: the storage does not answer.
     """
-    file: Any = as_path(path).open("rb", buffering=0)
-    if stop is not None and is_url(path):
-        file.stop_at(stop)
-    return cast("io.RawIOBase", file)
+    if file.content is not None:
+        return cast("io.RawIOBase", io.BytesIO(file.content))
+    path: Any = as_path(file.path)
+    if not isinstance(path, RemotePath):
+        return cast("io.RawIOBase", path.open("rb", buffering=0))
+    ranges = path.open_ranges(goes_forward=True, listed=listed_version(file))
+    if stop is not None:
+        ranges.stop_at(stop)
+    return ranges
 
 
 def is_file(path: str) -> bool:
@@ -113,26 +126,30 @@ def is_file(path: str) -> bool:
     return as_path(path).is_file()
 
 
-def open_source(path: str) -> Any:
-    """Open a file or URL for pyarrow, as a `NativeFile`: a memory map, or ranges that are requested as they are read.
+def open_source(file: CorpusFile) -> Any:
+    """Open a file for pyarrow, as a `NativeFile`: a memory map, or ranges that are requested as they are read.
 
     Raises:
         InputError: it cannot be opened.
         RemoteError: the storage does not answer.
     """
-    with readable(path):
-        return open_remote_or_map(as_path(path))
+    if file.content is not None:
+        import pyarrow as pa
+
+        return pa.BufferReader(file.content)
+    with readable(file.path):
+        return open_remote_or_map(as_path(file.path), listed=listed_version(file))
 
 
-def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -> str:
+def fingerprint(file: CorpusFile, *, on_chunk: Callable[[bytes], None] | None = None) -> str:
     """Return the xxh3-128 of a file's bytes, in hexadecimal; `on_chunk` sees each chunk of the same pass.
 
     Reads the file once, 8 MiB at a time. Raises InputError when it cannot be read.
     """
     digest = xxhash.xxh3_128()
-    with readable(path, OSError), open_file(path) as file:
+    with readable(file.path, OSError), open_file(file) as raw:
         size = FIRST_BYTES
-        while chunk := file.read(size):
+        while chunk := raw.read(size):
             size = SCAN_BYTES
             digest.update(chunk)
             if on_chunk is not None:
@@ -141,12 +158,14 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
 
 
 def checksums(
-    paths: Sequence[str], spans: Sequence[tuple[int, int]] = (), on_chunk: Callable[[bytes], None] = lambda chunk: None
+    files: Sequence[CorpusFile],
+    spans: Sequence[tuple[int, int]] = (),
+    on_chunk: Callable[[bytes], None] = lambda chunk: None,
 ) -> tuple[str, list[str]]:
     """Return the fingerprint of a file, and the xxh3-128 of spans of it, of one pass.
 
     Args:
-        paths: the file, and what belongs to it: the fingerprint is then over those of each.
+        files: the file, and what belongs to it: the fingerprint is then over those of each.
         spans: bytes that are read of it, rising.
         on_chunk: sees each chunk first, and may add spans that begin in it, or end the last one there.
     """
@@ -164,8 +183,8 @@ def checksums(
                 digests[number].update(memoryview(chunk)[max(start - place, 0) : stop - place])
         place += len(chunk)
 
-    of_each = [fingerprint(paths[0], on_chunk=see), *map(fingerprint, paths[1:])]
-    content = of_each[0] if len(paths) == 1 else xxhash.xxh3_128_hexdigest("".join(of_each).encode())
+    of_each = [fingerprint(files[0], on_chunk=see), *map(fingerprint, files[1:])]
+    content = of_each[0] if len(files) == 1 else xxhash.xxh3_128_hexdigest("".join(of_each).encode())
     return content, [digests[number].hexdigest() for number in range(len(spans))]
 
 
@@ -175,7 +194,8 @@ def with_checksums(slices: Sequence[CorpusSlice], paths: Sequence[str]) -> list[
     Args:
         paths: the file, and what belongs to it.
     """
-    content, digests = checksums(paths, [each.span or (0, 0) for each in slices])
+    files = [slices[0].file._replace(path=path) for path in paths]
+    content, digests = checksums(files, [each.span or (0, 0) for each in slices])
     return [
         each._replace(file=each.file._replace(fingerprint=content), xxh3=xxh3 if each.span else content)
         for each, xxh3 in zip(slices, digests, strict=True)
@@ -223,7 +243,7 @@ class Blocks:
         """Bytes of the file itself read so far, compressed ones for a compressed file."""
         self.broken = ""
         with readable(file.path, OSError):
-            self._raw = open_file(file.path, stop) if file.content is None else io.BytesIO(file.content)
+            self._raw = open_file(file, stop)
             if start:
                 self._raw.seek(start)
         self._most = 0

@@ -184,7 +184,7 @@ def _holds_records(path: str, num_bytes: int) -> bool:
 def _head(file: CorpusFile, most: int = HEAD_BYTES) -> bytes:
     """Read the first two lines of a file behind blank ones, or about its first bytes."""
     head = b""
-    with Blocks(file) as blocks:
+    with Blocks(file._replace(stamp="")) as blocks:  # Some storages list another ETag than they give.
         while head.count(b"\n") < 2 and len(head) < most and (block := blocks.read(min(most, 1 << 14))):
             head = (head + block).removeprefix(BOM).lstrip()
     return head

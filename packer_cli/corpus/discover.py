@@ -18,7 +18,16 @@ from packer_cli.corpus.input_list import MARK, differs, read_list
 from packer_cli.corpus.readers import hf
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
-from packer_cli.corpus.versions import require_unchanged, restamped, stamp_of, stamp_of_object, stamp_of_stat
+from packer_cli.corpus.versions import (
+    hold,
+    is_pinned,
+    is_small,
+    require_unchanged,
+    restamped,
+    stamp_of,
+    stamp_of_object,
+    stamp_of_stat,
+)
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.tokens import SkippedFiles
@@ -135,21 +144,24 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
 
     `slice_bytes` defaults to a 32nd of each file within 4..128 MiB, so that the cut depends on the file
     alone. Each slice carries its file with the fingerprint.
-    Price: reads every file once, at the speed of the disk (about 2 GB/s a core from the page cache).
+    Price: reads every file once, at the speed of the disk (about 2 GB/s a core from the page cache); a small object
+    is read by one request.
     A table that was cut short, or whose footer is damaged, is one slice of which nothing can be read.
     Raises InputError, in one line, for a file that cannot be read, and RunError for one that has changed.
     """
     slices: list[CorpusSlice] = []
-    for file in map(restamped, files):
+    for listed in files:
+        file = hold(listed) if is_small(listed) else restamped(listed)
         if file.compression != "none":
             _check_compressed(file)
         cut = cut_file(file, slice_bytes)
-        if cut and not cut[0].file.fingerprint:
+        if cut and (not cut[0].file.fingerprint or (file.content is not None and not cut[0].xxh3)):
             cut = with_checksums(cut, READERS[file.format].parts(file.path))
-        require_unchanged(file)
+        if file.content is None and not is_pinned(file):
+            require_unchanged(file)
         if file.expected and cut and file.expected != cut[0].file.fingerprint:
             raise InputError(differs(file.path, "xxh3", file.expected, cut[0].file.fingerprint))
-        slices += cut
+        slices += [each._replace(file=each.file._replace(content=None)) for each in cut]
     return slices
 
 

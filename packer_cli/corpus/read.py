@@ -10,7 +10,7 @@ from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.token_rows import TokenRecord, read_records, read_rows
 from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, ItemsFrom
-from packer_cli.corpus.versions import require_unchanged
+from packer_cli.corpus.versions import is_pinned, require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
 
 
@@ -53,7 +53,7 @@ class SliceReader(Normalizer):
         except HbpackError:
             require_unchanged(file)  # Else this is why.
             raise
-        if file.content is None:
+        if file.content is None and not is_pinned(file):
             require_span(slice_)
             require_unchanged(file)
 

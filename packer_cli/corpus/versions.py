@@ -6,22 +6,36 @@ compared after the file was cut, and after each slice was read. The kernel chang
 so an equal stamp vouches for all reads before it. If the stamp differs, as it also does after `chmod` and on a node
 with a copy of its own, the contents are compared. Slices have checksums as well (`require_span`).
 
-Price: a call of the system per file or slice; a request for an object.
+Reads of S3 name the version in the stamp, and fail once the object is another one: nothing need be compared.
+
+Price: a call of the system per file or slice; a request for an object, but none on S3.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from typing import TypeVar
 
 import xxhash
 
-from packer_cli.corpus.blocks import changed, checksums, open_file, readable
-from packer_cli.corpus.readers.registry import READERS
+from packer_cli.corpus.blocks import changed, checksums, listed_version, open_file, readable
+from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.types import CorpusFile
+from packer_cli.errors import RunError
 from packer_cli.remote.file import RemoteFile
 from packer_cli.remote.path import RemotePath, version_of
 from packer_cli.remote.system import ObjectInfo, is_url
+
+T = TypeVar("T")
+_HAVE_PARTS = (*TOKEN_FORMATS, "datasets")
+"""Formats whose readers open files by path."""
+AT_ONCE = 32
+"""Small objects that a process requests at a time."""
+SMALL_BYTES = 4 << 20
+"""Most bytes of an object that is read whole, with many others at a time."""
 
 
 def _stamp(path: str) -> str:
@@ -54,6 +68,16 @@ def stamp_of(file: CorpusFile) -> str:
     return ",".join(map(_stamp, READERS[file.format].parts(file.path)))
 
 
+def is_pinned(file: CorpusFile) -> bool:
+    """Whether every read of the file is of the version in its stamp."""
+    return file.format not in _HAVE_PARTS and listed_version(file) is not None
+
+
+def is_small(file: CorpusFile) -> bool:
+    """Whether this is an object that is best read whole, by one request, at the same time as others."""
+    return is_url(file.path) and file.num_bytes <= SMALL_BYTES and file.format not in _HAVE_PARTS
+
+
 def require_unchanged(file: CorpusFile) -> None:
     """Raise RunError unless the file is the one that was listed, or has its content."""
     if not file.stamp:
@@ -79,16 +103,34 @@ def restamped(file: CorpusFile) -> CorpusFile:
     return file._replace(stamp=found)
 
 
+def map_many(function: Callable[[CorpusFile], T], files: Sequence[CorpusFile]) -> list[T]:
+    """Return what a function that reads files gives for each; many small objects are read at a time."""
+    small = [*filter(is_small, files)]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hbpack-read") as pool:
+        done = dict(zip(small, pool.map(function, small), strict=True))
+    return [done[file] if file in done else function(file) for file in files]
+
+
 def hold(file: CorpusFile) -> CorpusFile:
     """Hold the file's bytes in memory, with their fingerprint: a small one need not be opened again to be read.
 
     Raises:
         InputError: it cannot be read.
-        RunError: it has changed since it was listed.
+        RunError: it has changed since it was listed, or read.
     """
-    if not is_url(file.path):
-        file = restamped(file)
-    with readable(file.path, OSError), open_file(file.path) as raw:
+    try:
+        held = _hold(file if is_url(file.path) else restamped(file))
+    except RunError:
+        if not is_pinned(file):
+            raise
+        held = _hold(file._replace(stamp=""))  # Some storages list another ETag than they give.
+    if file.fingerprint and held.fingerprint != file.fingerprint:
+        raise changed(file.path)
+    return held
+
+
+def _hold(file: CorpusFile) -> CorpusFile:
+    with readable(file.path, OSError), open_file(file) as raw:
         content = raw.readall()
     if isinstance(raw, RemoteFile):
         file = file._replace(stamp=stamp_of_object(raw.info))
@@ -106,4 +148,4 @@ def _fields(found: str, number: int) -> list[list[str]]:
 @lru_cache(maxsize=4096)
 def content_of(file: CorpusFile) -> str:
     """Return the fingerprint that a file has now. Price: reading it, once for each stamp."""
-    return checksums(READERS[file.format].parts(file.path))[0]
+    return checksums([file._replace(path=path) for path in READERS[file.format].parts(file.path)])[0]

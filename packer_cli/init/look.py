@@ -23,6 +23,7 @@ from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.readers.stream import END
 from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Document, DocumentBatch
+from packer_cli.corpus.versions import restamped
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.plan.core.mixture import in_tokens
 from packer_cli.remote.local import local_file
@@ -132,7 +133,7 @@ class Sampler:
 
     def _read(self, file: CorpusFile, most: int, look: Look) -> float:
         """Add some records of a file. Returns about how many it has."""
-        slices = _places(file)[:most]
+        slices = _places(restamped(file))[:most]
         if slices and slices[0].unreadable:
             look.rejects.append(f"{file.path}: {slices[0].unreadable}")
             return 0.0

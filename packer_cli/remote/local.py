@@ -27,6 +27,7 @@ import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.remote.path import RemotePath, version_of
+from packer_cli.remote.system import ObjectInfo
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -328,16 +329,17 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
-def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
+def open_source(path: Path | RemotePath, *, goes_forward: bool = False, listed: ObjectInfo | None = None) -> Any:
     """Open a file for pyarrow (`pa.NativeFile`): a memory map, or of a remote file the ranges that are read.
 
     Args:
         goes_forward: whether most of the file is read, in order.
+        listed: the version of a remote file, see `RemotePath.open_ranges`.
     """
     import pyarrow as pa
 
     if isinstance(path, RemotePath):
-        return pa.PythonFile(path.open_ranges(goes_forward=goes_forward), mode="r")
+        return pa.PythonFile(path.open_ranges(goes_forward=goes_forward, listed=listed), mode="r")
     return pa.memory_map(str(path))
 
 

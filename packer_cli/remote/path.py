@@ -14,6 +14,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, Self, TypeVar, cast
@@ -51,10 +52,22 @@ def version_of(info: ObjectInfo) -> str | None:
     return next((str(value) for value in found if value), None)
 
 
-def _open_pinned(system: Any, path: str) -> Any:
-    """Open a file of s3fs, whose requests name the ETag of its first one; None for other storage."""
-    protocols = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
-    return system.open(path, "rb", cache_type="none") if "s3" in protocols else None
+async def _get_version(system: Any, path: str, etag: str, start: int, stop: int) -> bytes | None:
+    """Read a range of this version of an object of S3; return None once the object is another one."""
+    bucket, key, version = system.split_path(path)
+    asked = {} if system.local_expiry_check else {"IfMatch": etag}  # Some servers refuse the condition.
+    if version:
+        asked["VersionId"] = version
+    place = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{stop - 1}"}
+    try:
+        answer = await system._call_s3("get_object", **place, **asked)
+    except OSError as error:
+        response = getattr(error.__cause__, "response", None) or {}
+        if response.get("Error", {}).get("Code") in ("PreconditionFailed", "412"):
+            return None
+        raise
+    async with answer["Body"] as body:
+        return bytes(await body.read()) if answer.get("ETag", "").strip('"') == etag.strip('"') else None
 
 
 def _whole(data: bytes, start: int, stop: int) -> bytes:
@@ -156,27 +169,34 @@ class RemotePath:
         assert mode == "r", mode
         return io.TextIOWrapper(io.BufferedReader(file), encoding=encoding, newline=newline)
 
-    def open_ranges(self, *, goes_forward: bool = False) -> RemoteFile:
+    def open_ranges(self, *, goes_forward: bool = False, listed: ObjectInfo | None = None) -> RemoteFile:
         """Open an object to be read in any order, as pyarrow does; see `RemoteFile`.
 
         On S3, every range is of the version that was opened: reading raises RunError once the object was replaced.
+
+        Args:
+            listed: size and ETag of the version to open, if they are known: where reads can name it (`can_pin`),
+                opening sends no request.
         """
-        pinned = self._request(_open_pinned)
-        if pinned is None:
-            return RemoteFile(self.read_range, self.info(), goes_forward=goes_forward)
+        info = listed if listed is not None and self.can_pin(listed) else self.info()
+        is_pinned = self.can_pin(info)
+        fetch = partial(self._read_version, info["ETag"]) if is_pinned else self.read_range
+        return RemoteFile(fetch, info, goes_forward=goes_forward, is_pinned=is_pinned)
 
-        def fetch(start: int, stop: int) -> bytes:
-            return self._request(lambda system, path: _whole(self._fetch_pinned(pinned, start, stop), start, stop))
+    def can_pin(self, info: ObjectInfo) -> bool:
+        """Whether reads can name this version of the object."""
+        return self.url.startswith(("s3://", "s3a://")) and bool(info.get("ETag"))
 
-        return RemoteFile(fetch, pinned.details, goes_forward=goes_forward, is_pinned=True)
+    def _read_version(self, etag: str, start: int, stop: int) -> bytes:
+        from fsspec.asyn import sync
 
-    def _fetch_pinned(self, pinned: Any, start: int, stop: int) -> bytes:
-        try:
-            return bytes(pinned._fetch_range(start, stop))
-        except OSError as error:
-            if type(error).__name__ != "FileExpired":
-                raise
-            raise RunError(f"{self}: the object was replaced while it was read; run again") from None
+        def read(system: Any, path: str) -> bytes:
+            data: bytes | None = sync(system.loop, _get_version, system, path, etag, start, stop)
+            if data is None:
+                raise RunError(f"{self}: the object was replaced while it was read; run again")
+            return _whole(data, start, stop)
+
+        return self._request(read)
 
     def read_range(self, start: int, stop: int) -> bytes:
         """Read bytes `start .. stop - 1`."""

@@ -9,7 +9,7 @@ A record's key combines, in one integer, the number of its slice in the part and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, DocumentBatch
-from packer_cli.corpus.versions import content_of, require_unchanged
+from packer_cli.corpus.versions import content_of, map_many, require_unchanged, restamped
 from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import Died
 from packer_cli.remote.system import is_url
@@ -51,6 +51,10 @@ class Unit:
     """Weight of all files before the unit: about the bytes of their records, uncompressed."""
     stop: int
     """Sum of `start` and the unit's own weight."""
+
+    def part_name(self, number: int = 0) -> str:
+        """Return the file name of one of its parts; small files share the first."""
+        return f"part-{self.number:06d}-{number:04d}.arrow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +91,23 @@ def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
     return units
 
 
-def cut_units(units: Sequence[Unit], engine: Engine, *, is_first: bool = False) -> list[Cut]:
+def cut_units(units: Sequence[Unit], engine: Engine, *, made: Collection[str] | None = None) -> list[Cut]:
     """Cut units into parts, in order; files without data have none. A file that crashes its reader is unreadable.
 
     Price: the price of `slice_corpus`; columnar files use all workers.
 
     Args:
-        is_first: whether there is no part of an earlier run to compare fingerprints with. Small files whose only slice
-        follows from their size are then not read, and have no fingerprint.
+        made: names of the parts that earlier runs may have made; None: all. Of other parts no fingerprint is compared,
+            so small files whose only slice follows from their size are not read, and have no fingerprint.
 
     Raises:
         InputError: a file cannot be read.
     """
-    files = [(file, is_first and unit.is_shared) for unit in units for file in unit.files]
+    files = [
+        (file, unit.is_shared and made is not None and unit.part_name() not in made)
+        for unit in units
+        for file in unit.files
+    ]
     known = {
         number: [CorpusSlice(file=file, start=0, stop=file.num_bytes)]
         for number, (file, may_wait) in enumerate(files)
@@ -113,7 +121,7 @@ def cut_units(units: Sequence[Unit], engine: Engine, *, is_first: bool = False) 
         parts = [tuple(slices)] if unit.is_shared else [(slice_,) for slice_ in slices]
         cuts += [
             Cut(
-                name=f"part-{unit.number:06d}-{i:04d}.arrow",
+                name=unit.part_name(i),
                 slices=part,
                 start=unit.start + weight * i // len(parts),
                 stop=unit.start + weight * (i + 1) // len(parts),
@@ -147,16 +155,18 @@ def _cut_files(
             else:
                 cut[tasks[i][0]] = [_unreadable(files[tasks[i][0]], outcome)]
         tasks = crashed
-    return [cut[number] if number in cut else slice_corpus([file]) for number, file in enumerate(files)]
+    rest = [number for number in range(len(files)) if number not in cut]
+    cut.update(zip(rest, _cut_each([files[number] for number in rest]), strict=True))
+    return [cut[number] for number in range(len(files))]
 
 
 def _cut_each(files: list[CorpusFile]) -> list[list[CorpusSlice]]:
-    return [slice_corpus([file]) for file in files]
+    return map_many(lambda file: slice_corpus([file]), files)
 
 
 def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
     """Make one unreadable slice for a whole file that crashes its reader on opening."""
-    content = content_of(file)
+    content = content_of(file := restamped(file))
     require_unchanged(file)  # Else it may have crashed because it was being written.
     why = f"damaged: opening it crashes the reader ({died.signal_name})"
     return CorpusSlice.lost(file._replace(fingerprint=content), why)

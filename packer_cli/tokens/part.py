@@ -19,7 +19,7 @@ import numpy as np
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, Reject
-from packer_cli.corpus.versions import hold
+from packer_cli.corpus.versions import hold, is_small, map_many
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import HashingFile, fingerprint
@@ -60,11 +60,8 @@ class PartTask:
         return fingerprint(self.shared_fingerprint, *map(_content, self.slices))
 
     def read(self) -> PartTask:
-        """Read the files that nobody has read yet, which are small, into memory; return the task with them."""
-        slices = (
-            slice_ if slice_.file.fingerprint else slice_._replace(file=hold(slice_.file)) for slice_ in self.slices
-        )
-        return replace(self, slices=tuple(slices))
+        """Read small files into memory: those that nobody has read yet, and remote ones; return the task with them."""
+        return replace(self, slices=_held(self.slices))
 
 
 def part_tasks(config: TokenizeConfig, header: StoreIndex, cuts: Sequence[Cut]) -> list[PartTask]:
@@ -88,6 +85,14 @@ def part_tasks(config: TokenizeConfig, header: StoreIndex, cuts: Sequence[Cut]) 
         )
         for cut in cuts
     ]
+
+
+def _held(slices: Sequence[CorpusSlice]) -> tuple[CorpusSlice, ...]:
+    files = dict.fromkeys(slice_.file for slice_ in slices)
+    is_many = len(files) > 1  # Small files, which share a part.
+    todo = [file for file in files if not file.fingerprint or (is_many and is_small(file))]
+    held = dict(zip(todo, map_many(hold, todo), strict=True))
+    return tuple(slice_._replace(file=held.get(slice_.file, slice_.file)) for slice_ in slices)
 
 
 def _content(slice_: CorpusSlice) -> list[Any]:
@@ -185,7 +190,7 @@ def _require_eos(task: Description) -> None:
     if can_end or of.options.append_eos != "auto":
         return
     reader = _reader(of)
-    for slice_ in task.firsts:
+    for slice_ in _held(task.firsts):
         begin = next(reader.read(slice_), DocumentBatch())
         firsts = (next(iter(document.branches), document) for document in begin.documents)
         if any(not document.messages for document in firsts):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import CorpusFile, Source
-from packer_cli.corpus.versions import content_of
+from packer_cli.corpus.versions import content_of, stamp_of
 from packer_cli.engine.array import TaskShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError
@@ -145,7 +145,7 @@ def _current(file: CorpusFile | None, versions: Read) -> str | None:
     by_stamp = dict(versions.values())
     if file is not None:
         with suppress(InputError):  # It is gone.
-            return by_stamp.get(file.stamp) or content_of(file)
+            return by_stamp.get(file.stamp) or content_of(file._replace(stamp=stamp_of(file)))
     contents = {*by_stamp.values()}
     return contents.pop() if len(contents) == 1 else None
 

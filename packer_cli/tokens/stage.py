@@ -28,7 +28,7 @@ from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import ConfigError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import is_remote, paths_below
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
@@ -168,8 +168,9 @@ class StoreOutput(Output[StoreIndex]):
         near = [
             unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)
         ]
-        is_first = share.is_whole and before is None and not self.work.exists()
-        cuts = [cut for cut in cut_units(near, engine, is_first=is_first) if task.takes(cut.start, cut.stop, total)]
+        # What is given is compared with what the store has.
+        made = None if self._given else _names_of_parts(before, self.work)
+        cuts = [cut for cut in cut_units(near, engine, made=made) if task.takes(cut.start, cut.stop, total)]
         if share.is_whole and not cuts:
             raise InputError(no_data([source.name for source in sources]))
         require_inputs(cuts)
@@ -330,6 +331,13 @@ def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedP
         facts = PartFacts(part=info, tokenizer=index.tokenizer)
         listed[info.path] = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
     return listed
+
+
+def _names_of_parts(index: StoreIndex | None, work: Path) -> set[str]:
+    """Name the parts that the index or a marker knows."""
+    return {part.path for part in (index.parts if index else ())} | {
+        path.name.removesuffix(".json") for path in paths_below(work)
+    }
 
 
 def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:

@@ -96,10 +96,10 @@ def test_a_first_run_does_not_read_small_files_to_cut_them(tmp_path: Path) -> No
         cuts = cut_units(units, engine)
         for name in ("a.jsonl", "b.txt", "e.jsonl"):
             (tmp_path / name).write_bytes(b"")
-        first = cut_units(units, engine, is_first=True)
+        first = cut_units(units, engine, made=())
         (tmp_path / "a.jsonl").unlink()
         with pytest.raises(InputError, match=r"a\.jsonl: cannot be read: No such file"):
-            cut_units(units, engine, is_first=True)
+            cut_units(units, engine, made=())
     assert [(cut.name, cut.start, cut.stop) for cut in first] == [(cut.name, cut.start, cut.stop) for cut in cuts]
     unread = [Path(slice_.file.path).name for cut in first for slice_ in cut.slices if not slice_.file.fingerprint]
     assert unread == ["a.jsonl", "b.txt", "e.jsonl"]

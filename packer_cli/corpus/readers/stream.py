@@ -276,7 +276,7 @@ def _cut_plain(file: CorpusFile, slice_bytes: int, find_ends: FindEnds, begun: i
         begun += len(ends)
         position += len(chunk)
 
-    content, digests = checksums([file.path], spans, see)
+    content, digests = checksums([file], spans, see)
     done = file._replace(fingerprint=content)
     return [
         CorpusSlice(file=done, start=start, stop=min(stop, file.num_bytes), first_line=number, xxh3=xxh3)

@@ -32,18 +32,19 @@ MOST_DICTIONARY = 4 << 20
 PARQUET_MAGIC = b"PAR1"
 
 
-def _open_parquet(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+def _open_parquet(file: CorpusFile, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
-    with opening(path, PARQUET_MAGIC):
+    with opening(file, PARQUET_MAGIC):
         # The column chunks of a URL are requested at once, not page by page.
-        source = open_source(path) if is_url(path) else path
-        return pq.ParquetFile(source, read_dictionary=list(read_dictionary), pre_buffer=is_url(path))
+        is_far = is_url(file.path)
+        source = open_source(file) if is_far else file.path
+        return pq.ParquetFile(source, read_dictionary=list(read_dictionary), pre_buffer=is_far)
 
 
 def cut_parquet(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut row groups up to `slice_bytes` of uncompressed data by the footer, one at least."""
-    with _open_parquet(file.path) as table:
+    with _open_parquet(file) as table:
         groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     limit = slice_bytes or default_slice_bytes(sum(size for _, size in sizes))
@@ -71,12 +72,12 @@ def read_parquet(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) 
 
     row = slice_.first_line
     with ExitStack() as stack:
-        table = stack.enter_context(_open_parquet(slice_.file.path))
+        table = stack.enter_context(_open_parquet(slice_.file))
         columns = _columns(table, fields)
         if slice_.stop > table.metadata.num_row_groups:
             raise changed(slice_.file.path)
         if any(_explodes(table.metadata.row_group(index)) for index in range(slice_.start, slice_.stop)):
-            table = stack.enter_context(_open_parquet(slice_.file.path, _texts(table)))
+            table = stack.enter_context(_open_parquet(slice_.file, _texts(table)))
         for index in range(slice_.start, slice_.stop):
             group = table.metadata.row_group(index)
             stop = row + group.num_rows
@@ -132,7 +133,7 @@ FILE_MAGIC = b"ARROW1"
 
 
 @contextmanager
-def _open_arrow(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool]]:
+def _open_arrow(file: CorpusFile, first_field_only: bool = False) -> Iterator[tuple[Any, bool]]:
     """Open (reader, whether it is an IPC file).
 
     Raises:
@@ -140,8 +141,8 @@ def _open_arrow(path: str, first_field_only: bool = False) -> Iterator[tuple[Any
     """
     import pyarrow as pa
 
-    with open_source(path) as source:
-        with opening(path, FILE_MAGIC, "not an Arrow IPC file or stream"):
+    with open_source(file) as source:
+        with opening(file, FILE_MAGIC, "not an Arrow IPC file or stream"):
             is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
             source.seek(0)
             # One field is enough to count rows, and saves decompressing the others.
@@ -154,28 +155,28 @@ def _open_arrow(path: str, first_field_only: bool = False) -> Iterator[tuple[Any
 
 def cut_arrow(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut record batches up to `slice_bytes` by their share of rows; a stream is one slice, 0..1."""
-    with _open_arrow(file.path, first_field_only=True) as (reader, is_file):
+    with _open_arrow(file, first_field_only=True) as (reader, is_file):
         rows: list[int] = []
         if is_file:
-            with opening(file.path, FILE_MAGIC):
+            with opening(file, FILE_MAGIC):
                 rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
     if not is_file:
         return [CorpusSlice(file=file, start=0, stop=1, span=(0, file.num_bytes))]
     total = max(sum(rows), 1)
     sizes = [(count, file.num_bytes * count // total) for count in rows]
     slices = _cut_units(file, sizes, slice_bytes or default_slice_bytes(file.num_bytes))
-    places = [] if is_url(file.path) else _places(file.path)
+    places = [] if is_url(file.path) else _places(file)
     if len(places) <= len(rows):  # A damaged file: reading it says how.
         places = [file.num_bytes] * (len(rows) + 1)
     return [each._replace(span=(places[each.start], places[each.stop])) for each in slices]
 
 
-def _places(path: str) -> list[int]:
+def _places(file: CorpusFile) -> list[int]:
     """Find the bytes where the record batches of an IPC file begin, and where the last one ends."""
     import pyarrow as pa
 
     places = []
-    with open_source(path) as source, suppress(pa.ArrowException, OSError):
+    with open_source(file) as source, suppress(pa.ArrowException, OSError):
         source.seek(8)
         end = source.tell()
         for message in pa.ipc.MessageReader.open_stream(source):
@@ -191,7 +192,7 @@ def read_arrow(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) ->
     from packer_cli.corpus.readers.columns import raw_batches
 
     row = slice_.first_line
-    with _open_arrow(slice_.file.path) as (reader, is_file):
+    with _open_arrow(slice_.file) as (reader, is_file):
         if is_file and slice_.stop > reader.num_record_batches:
             raise changed(slice_.file.path)
         wholes = map(reader.get_batch, range(slice_.start, slice_.stop)) if is_file else iter(reader)

@@ -61,7 +61,7 @@ class NumberFile:
         self.path = path
         self.dtype = np.dtype(dtype)
         with readable(path, OSError):
-            self._file = BufferedReader(open_file(path))
+            self._file = BufferedReader(open_file(CorpusFile(0, path, "flat")))
             self.num_bytes = self._file.seek(0, os.SEEK_END)
 
     def __enter__(self) -> NumberFile:

@@ -1,0 +1,124 @@
+"""Many small objects: one request each, many at a time; and what a run with nothing new reads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packer_cli.corpus import versions
+from packer_cli.corpus.discover import discover
+from packer_cli.errors import RunError
+from packer_cli.remote.path import RemotePath
+from tests.cli_runner import Done
+from tests.remote.conftest import tree
+from tests.s3_server import S3Server
+
+NUMBER = 40
+
+
+def text_of(number: int, word: str = "lorem") -> bytes:
+    return json.dumps({"text": f"{number:03} {word} ipsum"}).encode() + b"\n"
+
+
+@pytest.fixture
+def corpus(bucket: RemotePath) -> RemotePath:
+    """Objects of a few bytes each, in two folders."""
+    for number in range(NUMBER):
+        (bucket / f"corpus/{number % 2}/{number:03}.jsonl").write_bytes(text_of(number))
+    return bucket / "corpus"
+
+
+@pytest.fixture
+def counted(s3: S3Server, corpus: RemotePath) -> Callable[[Done], Counter[str]]:
+    """Requests for objects of the corpus since it was last asked, by method."""
+    prefix = corpus.url.removeprefix("s3:/") + "/"
+
+    def count(done: Done) -> Counter[str]:
+        assert done.code == 0, done.stderr
+        found = [request.split(" ", 1) for request in s3.requests]
+        s3.requests.clear()
+        return Counter(method for method, path in found if path.startswith(prefix) and path.endswith("jsonl"))
+
+    s3.requests.clear()
+    return count
+
+
+@pytest.fixture
+def tokenize(hbpack: Callable[..., Done], corpus: RemotePath, repo: Path, tmp_path: Path) -> Callable[..., Done]:
+    def call(*words: object, output: str = "out") -> Done:
+        tokenizer = repo / "examples" / "sample" / "tokenizer"
+        out = tmp_path / output
+        return hbpack("tokenize", corpus, "--tokenizer", tokenizer, "--output", out, "--workers", 1, *words)
+
+    return call
+
+
+def test_an_object_costs_one_request(s3: S3Server, counted: Any, tokenize: Any) -> None:
+    s3.at_once, s3.latency = 0, 0.02
+    try:
+        done = tokenize()
+    finally:
+        s3.latency = 0.0
+    assert counted(done) == {"GET": NUMBER}
+    assert s3.at_once >= 8
+
+
+def test_the_tasks_of_an_array_read_each_object_once(
+    counted: Any, tokenize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packer_cli.tokens.input_slices.GROUP_BYTES", 300)
+    assert counted(tokenize(output="alone")) == {"GET": NUMBER}
+    requests = [counted(tokenize("--shard", f"{index}/2")) for index in range(2)]
+    assert sum(requests, Counter()) == {"GET": NUMBER}
+    assert all(0 < each["GET"] < NUMBER for each in requests)
+    assert tree(tmp_path / "out") == tree(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt", "a.jsonl.gz", "a.parquet", "a.arrow"])
+def test_every_format_is_cut_by_one_request(s3: S3Server, bucket: RemotePath, tmp_path: Path, name: str) -> None:
+    from packer_cli.corpus.discover import slice_corpus
+    from tests.corpus.test_versions import FORMATS
+
+    FORMATS[name](tmp_path / name, 0)
+    (bucket / name).write_bytes((tmp_path / name).read_bytes())
+    files = discover([str(bucket / name)])[1]
+    s3.requests.clear()
+    far = slice_corpus(files)
+    assert s3.requests == [f"GET /{bucket.url.removeprefix('s3://')}/{name}"]
+    near = slice_corpus(discover([str(tmp_path / name)])[1])
+    assert [(each.start, each.stop, each.file.fingerprint, each.xxh3) for each in far if not each.span] == [
+        (each.start, each.stop, each.file.fingerprint, each.xxh3) for each in near if not each.span
+    ]
+    assert len(far) == len(near)
+
+
+def test_an_object_that_is_replaced_is_read_as_it_is_now_or_not_at_all(bucket: RemotePath) -> None:
+    """Before anybody has read it, another version of its size will do, as some storages list other ETags."""
+    path = bucket / "a.jsonl"
+    path.write_bytes(text_of(1))
+    (file,) = discover([str(path)])[1]
+    path.write_bytes(text_of(2))
+    held = versions.hold(file)
+    assert held.content == text_of(2)
+    seen = held._replace(content=None)
+    assert versions.hold(seen) == held
+    path.write_bytes(text_of(3))
+    with pytest.raises(RunError, match="has changed since the run began"):
+        versions.hold(seen)
+    path.write_bytes(text_of(4) * 2)
+    with pytest.raises(RunError, match="has changed since the run began"):
+        versions.hold(file)
+
+
+def test_many_objects_come_through_faults(s3: S3Server, counted: Any, tokenize: Any, tmp_path: Path) -> None:
+    tokenize(output="alone")
+    before = s3.faults
+    with s3.failing(slow_down=0.1, cut=0.1):
+        assert tokenize().code == 0
+    assert s3.faults > before + 4
+    assert tree(tmp_path / "out") == tree(tmp_path / "alone")
