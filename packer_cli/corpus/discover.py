@@ -7,8 +7,9 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from heapq import heappop, heappush
 from typing import Any
 
@@ -19,6 +20,7 @@ from packer_cli.corpus.readers import hf
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.corpus.versions import (
+    AT_ONCE,
     hold,
     is_pinned,
     is_small,
@@ -255,7 +257,10 @@ def _below_pattern(path: str, pattern: str) -> str:
 
 
 def _find_remote(name: str, source_id: int, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
-    """Find files behind a URL, by the rules for local ones. Price: a request per 1000 files, folder and `.json`."""
+    """Find files behind a URL, by the rules for local ones.
+
+    Price: a request per 1000 files, and per `.json`; of a pattern, also per folder.
+    """
     place: Any = as_path(name)
     if output is not None and f"{place}/".startswith(f"{output}/"):
         raise InputError(f"{name}: is in the output folder; name another output")
@@ -269,20 +274,33 @@ def _find_remote(name: str, source_id: int, output: str | None, skipped: list[Sk
     elif info is None:
         raise InputError(f"{name}: no such file or folder; check the address")
     found = place.find_infos(pattern)
-    is_packed = lru_cache(maxsize=None)(_is_packed_remote)
-    if any(map(is_packed, [place, *place.parents])):
+    if any(map(_is_packed_remote, [place, *place.parents])):
         raise InputError(f"{name}: is an output of hbpack; name the data that it was made from")
     if any(path.rpartition("/")[2] == "dataset_info.json" for path in found):
         raise InputError(f"{name}: holds a data set of save_to_disk; name its Arrow files, as {place}/*.arrow")
-    files: list[CorpusFile] = []
-    for path, info in found.items():
-        url = str(place / path)
+    names = {name for path in found for name in (path, *_folders_of(path))}
+
+    @cache
+    def is_packed(folder: str) -> bool:
+        if pattern is None:  # All that is below was listed.
+            return any(f"{folder}/{mark}" in names for mark in PACKED)
+        return _is_packed_remote(place / folder)
+
+    def is_passed_over(path: str) -> bool:
         is_hidden = any(part.startswith(".") for part in path.split("/"))
-        if not is_hidden and not (output is not None and url.startswith(f"{output}/")):
-            folders = [place / folder for folder in _folders_of(path)]
-            stamp = stamp_of_object(info)
-            below = path if pattern is None else _below_pattern(path, pattern)
-            files.extend(() if any(map(is_packed, folders)) else listed_file(url, source_id, skipped, below, stamp))
+        is_own = output is not None and f"{place / path}".startswith(f"{output}/")
+        return is_hidden or is_own or any(map(is_packed, _folders_of(path)))
+
+    def look(path: str) -> tuple[list[CorpusFile], list[SkippedFiles]]:
+        aside: list[SkippedFiles] = []
+        below = path if pattern is None else _below_pattern(path, pattern)
+        return [*listed_file(str(place / path), source_id, aside, below, stamp_of_object(found[path]))], aside
+
+    files: list[CorpusFile] = []
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hbpack-look") as pool:  # Some are read for their format.
+        for listed, aside in pool.map(look, [path for path in found if not is_passed_over(path)]):
+            files += listed
+            skipped += aside
     return files
 
 
