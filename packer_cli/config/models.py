@@ -69,7 +69,7 @@ def _all_schemas() -> tuple[str, ...]:
 
 def _whole_mixture(inputs: tuple[str, ...]) -> tuple[str, ...]:
     if any(text.endswith("%") for text in inputs):
-        from packer_cli.corpus.discover import parse_input  # Only shares need it before.
+        from packer_cli.corpus.input_text import parse_input  # Only shares need it before.
 
         shares = [weight.percent for _, weight in map(parse_input, inputs) if isinstance(weight, EpochShare)]
         if shares and len(shares) < len(inputs):

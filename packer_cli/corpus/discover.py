@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from packer_cli.corpus.blocks import Blocks, DamagedFileError, readable, unreadable, with_checksums
 from packer_cli.corpus.data_files import by_suffix, format_of, known_formats, listed_file, named_file, shown_skipped
 from packer_cli.corpus.input_list import MARK, differs, read_list
+from packer_cli.corpus.input_text import parse_input
 from packer_cli.corpus.readers import hf
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
@@ -30,56 +30,15 @@ from packer_cli.corpus.versions import (
     stamp_of_object,
     stamp_of_stat,
 )
-from packer_cli.errors import ConfigError, InputError
+from packer_cli.errors import InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.path import as_path
 from packer_cli.remote.system import is_url
-from packer_cli.sizes import EpochShare, Share, TokenShare, format_bytes, parse_number, parse_share
+from packer_cli.sizes import format_bytes
 
-MOST_WEIGHT = 10**6
-"""Far above any use: a source that an epoch repeats more often is a slip of the pen, such as 1e12."""
-MOST_TOKENS = 2**62
 PACKED = (MANIFEST_NAME, "tokens/tokens.json", "tokens/.parts")
 """A folder that holds one of these is what hbpack wrote, to an end or not, and no data."""
-
-
-def parse_input(text: str) -> tuple[str, Share]:
-    """Split "PATH@2.0", "PATH@2Btokens" or "PATH@70%" into the path and its weight, 1.0 without one.
-
-    A path that exists as it stands wins over the reading as a weight. Raises ConfigError when the weight
-    is not a number above 0 and up to `MOST_WEIGHT`, or of tokens, or a percentage.
-    """
-    name, at, tail = text.rpartition("@")
-    if not at or os.path.exists(text):
-        return text, 1.0
-    weight: Share
-    try:
-        weight = parse_share(tail) if tail.lower().endswith(("tokens", "%")) else parse_number(tail)
-    except ValueError:
-        if not os.path.exists(name):
-            return text, 1.0  # an "@" somewhere in a name; what it is, discover finds out
-        raise ConfigError(
-            f"{text}: the weight {tail!r} is not a number; write {name}@2.0, {name}@500Mtokens or {name}@70%"
-        ) from None
-    if not name:
-        raise ConfigError(f"{text}: there is no path before the weight; write PATH@{tail}")
-    if isinstance(weight, EpochShare):
-        if not 0 < weight.percent <= 100:
-            raise ConfigError(f"{text}: the share must be above 0 % and at most 100 %; leave out an input of none")
-        return name, weight
-    if isinstance(weight, TokenShare):
-        if not 0 < weight.tokens <= MOST_TOKENS:
-            raise ConfigError(f"{text}: the number of tokens must be from 1 to 2^62; leave out an input of none")
-        return name, weight
-    if not (weight > 0 and math.isfinite(weight)):
-        raise ConfigError(f"{text}: the weight must be above 0 and finite; leave out an input of no weight")
-    if weight > MOST_WEIGHT:
-        raise ConfigError(
-            f"{text}: the weight must be at most {MOST_WEIGHT}, as each epoch holds a sample that often; "
-            "give a smaller one, or more epochs"
-        )
-    return name, weight
 
 
 def discover(

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from packer_cli.corpus.discover import discover, parse_input, slice_corpus
+from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.input_text import parse_input
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.sizes import EpochShare, TokenShare
 
