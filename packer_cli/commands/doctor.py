@@ -14,12 +14,11 @@ import re
 import resource
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from packer_cli.engine.local import available_memory, default_workers
+from packer_cli.engine.local import available_memory, cpu_quota, default_workers
 from packer_cli.errors import ConfigError
 from packer_cli.format.records import in_json
 from packer_cli.plugins import Registry
@@ -129,13 +128,9 @@ def _requirements(extra: str) -> list[Requirement]:
 
 def _machine(output: Path) -> Iterator[Check]:
     yield _solver()
-    workers, cores = default_workers(), os.cpu_count() or 1
-    limit = _cpu_limit()
-    value, remedy = f"{workers}" if workers == cores else f"{workers} of {cores}", ""
-    if limit is not None and limit < workers:
-        value += f", of which a control group allows {limit:g}"
-        remedy = f"give --workers {max(1, round(limit))}: more processes only take turns"
-    yield _found("machine", "cores", value, remedy)
+    workers, cores, quota = default_workers(), os.cpu_count() or 1, cpu_quota()
+    value = f"{workers}" if workers == cores else f"{workers} of {cores}"
+    yield _found("machine", "cores", value if quota is None else f"{value}; a control group allows {quota:g}")
     memory = available_memory()
     if memory is not None:
         remedy = "plan and tokenize on a machine with more memory, or give fewer --workers"
@@ -178,15 +173,6 @@ def _solver() -> Check:
         f"CBC ({type(solver).__name__})",
         "run pip install highspy: HiGHS is several times as fast",
     )
-
-
-def _cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Read the number of CPUs that the control group may use (versions 2 and 1); return None without a limit."""
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        with suppress(OSError, ValueError):
-            quota, period = " ".join((groups / name).read_text() for name in names).split()
-            return None if quota in ("max", "-1") else int(quota) / int(period)
-    return None
 
 
 def _disk(output: Path) -> Check:

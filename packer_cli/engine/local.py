@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -108,42 +109,46 @@ class Engine(AbstractContextManager["Engine"]):
                 raise
 
 
+GROUPS = Path("/sys/fs/cgroup")
+"""Folder that the control groups are mounted on."""
+
+
 def default_workers() -> int:
-    """Count the CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Count the CPUs that this process may use; the last may be a part of one."""
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return num_cpus if quota is None else max(1, min(num_cpus, ceil(quota)))
 
 
-def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return bytes of memory that this process may have: the machine's, or its control group's limit; None if unknown.
+def cpu_quota(groups: Path = GROUPS) -> float | None:
+    """Return how many CPUs at a time the control group may use on average; None without a limit."""
+    files = _limit_files(groups, "cpu", "cpu.max", "cpu.cfs_quota_us")
+    return min(filter(None, map(_quota, files)), default=None)
 
-    Args:
-        groups: where the control groups are mounted.
-    """
+
+def available_memory(groups: Path = GROUPS) -> int | None:
+    """Return bytes of memory that this process may have: the machine's, or its control group's; None if unknown."""
     limits = []
     with suppress(ValueError, OSError, AttributeError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    limits += filter(None, map(_limit, _limit_files(groups)))
+    files = _limit_files(groups, "memory", "memory.max", "memory.limit_in_bytes")
+    limits += filter(None, map(_limit, files))
     return min(limits, default=None)
 
 
-def _limit_files(groups: Path) -> list[Path]:
+def _limit_files(groups: Path, controller: str, name: str, old_name: str) -> list[Path]:
     """List the files with the limits of this process's control group, and of those around it (versions 2 and 1)."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    files = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]  # Those of a container.
+    files = [groups / name, groups / controller / old_name]  # Those of a container.
     for line in lines:
         _, controllers, own = line.split(":", 2)
-        root, name = groups, "memory.max"
-        if controllers:
-            root, name = groups / "memory", "memory.limit_in_bytes"
-            if "memory" not in controllers.split(","):
-                continue
-        place = root / own.lstrip("/")
-        files += [folder / name for folder in (place, *place.parents) if folder.is_relative_to(root)]
+        root, found = (groups / controller, old_name) if controllers else (groups, name)
+        if not controllers or controller in controllers.split(","):
+            place = root / own.lstrip("/")
+            files += [folder / found for folder in (place, *place.parents) if folder.is_relative_to(root)]
     return files
 
 
@@ -152,6 +157,13 @@ def _limit(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):  # `max` is no limit.
         return None
+
+
+def _quota(path: Path) -> float | None:
+    with suppress(OSError, ValueError):  # `max` is no limit, nor is -1.
+        quota, *period = path.read_text().split()
+        return max(0, int(quota)) / int(*period or [path.with_name("cpu.cfs_period_us").read_text()])
+    return None
 
 
 class LocalEngine(Engine):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from pathlib import Path
 
 import pytest
 
@@ -51,25 +52,8 @@ def test_what_is_broken_ends_with_1_and_a_remedy(hbpack, monkeypatch, tmp_path):
     assert "broken: not installed\n    run pip install 'xxhash>=3.4'\n" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
-    ],
-)
-def test_the_limit_of_a_control_group(tmp_path, files, limit):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert doctor._cpu_limit(tmp_path) == limit
-
-
-def test_a_limit_of_cores_is_noted(monkeypatch):
-    monkeypatch.setattr(doctor, "_cpu_limit", lambda: 0.5)
-    (check,) = [check for check in run_checks().checks if check.name == "cores"]
-    assert check.state == "note"
-    assert check.remedy == "give --workers 1: more processes only take turns"
+def test_a_quota_of_cores_is_shown(monkeypatch):
+    monkeypatch.setattr(doctor, "cpu_quota", lambda: 0.5)
+    (check,) = [check for check in doctor._machine(Path()) if check.name == "cores"]
+    assert check.state == "ok"
+    assert check.value.endswith("; a control group allows 0.5")
