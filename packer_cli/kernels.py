@@ -7,8 +7,9 @@ changes, all are compiled again. The folders used last are kept, for those who g
 
 Where none of the places can be written to, as in a container that runs an installed package as a user without a home,
 numba refuses to define a kernel. There a folder that is removed at exit takes their place: kernels are then compiled
-in each run, and if NUMBA_CACHE_DIR named the place, a warning says so. Workers inherit the choice by the environment.
-Price: 1.5 ms, without numba, whose import is slow.
+in each run, and if NUMBA_CACHE_DIR named the place, a warning says so. So it is where a disk is full by the time that
+kernels are kept, and a folder with damaged files is emptied (`packer_cli.jit`). Workers inherit the choice by the
+environment. Price: 1.5 ms, without numba, whose import is slow.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def choose_cache() -> None:
         with contextlib.suppress(OSError):
             os.utime(given)  # It is in use.
         return
-    if given and re.fullmatch(_PREFIX + "[0-9a-f]{16}", os.path.basename(given)):
+    if given and _is_ours(given):
         given = os.path.dirname(given)  # Chosen for other kernels, by a process that started this one.
     for place in [given] if given else _places():
         folder = os.path.join(place, name)
@@ -56,14 +57,82 @@ def choose_cache() -> None:
             _set(folder)
             return
     if given:
-        import logging
-
-        logging.getLogger("hbpack").warning(
-            "NUMBA_CACHE_DIR: %r cannot be written to, so kernels are compiled in each run, which takes some seconds; "
-            "name another folder",
-            given,
-        )
+        _warn("NUMBA_CACHE_DIR: %r cannot be written to, " + _EACH_RUN + "; name another folder", given)
     _use_scratch(name)
+
+
+def empty(folder: str, error: Exception) -> None:
+    """Remove a folder of kernels, of which one raised an error when it was read. They are compiled again."""
+    import shutil
+
+    aside = f"{folder[:-16]}{os.urandom(8).hex()}"  # Should this process be killed, it goes as old ones do.
+    with contextlib.suppress(OSError):  # Another process has removed it, or it stays; then no kernel can be kept.
+        os.rename(folder, aside)
+        _warn(
+            "%s: a compiled kernel is damaged (%s), so the folder was emptied, and kernels are compiled again, which "
+            "takes some seconds; if it happens again, name a folder on another disk: export NUMBA_CACHE_DIR=FOLDER",
+            *(folder, _why(error)),
+        )
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def leave(folder: str, error: Exception) -> None:
+    """Use a folder that is removed at exit, as a kernel cannot be kept in the one in use."""
+    if os.environ.get("NUMBA_CACHE_DIR") == folder and not is_scratch(folder):
+        why = f"%s: compiled kernels cannot be kept (%s), {_EACH_RUN}"
+        _warn(f"{why}; make room, or name another folder: export NUMBA_CACHE_DIR=FOLDER", folder, _why(error))
+        _use_scratch(os.path.basename(folder))
+
+
+def folder_of(path: str) -> str | None:
+    """Return the folder of kernels that a path is in; None: in none of hbpack's."""
+    while not _is_ours(path):
+        parent = os.path.dirname(path)
+        if parent == path:
+            return None
+        path = parent
+    return path
+
+
+def damaged(folder: str) -> list[str]:
+    """List the files of a folder of kernels that are empty, cut or unreadable. Price: 0.1 s, without numba."""
+    import pickletools
+    from collections import deque
+
+    found = []
+    for place, _, names in os.walk(folder):
+        for path in (os.path.join(place, name) for name in names if name.endswith((".nbi", ".nbc"))):
+            try:
+                with open(path, "rb") as file:
+                    while True:  # An index is several pickles.
+                        deque(pickletools.genops(file), maxlen=0)
+                        if not file.peek(1):
+                            break
+            except (OSError, ValueError):
+                found.append(path)
+    return sorted(found)
+
+
+_EACH_RUN = "so kernels are compiled in each run, which takes some seconds"
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+
+
+def _warn(text: str, *values: object) -> None:
+    import logging
+
+    logging.getLogger("hbpack").warning(text, *values)
+
+
+def is_scratch(folder: str) -> bool:
+    """Whether a folder of kernels is one that is removed at exit."""
+    return os.path.basename(os.path.dirname(folder)).startswith(_PREFIX)
+
+
+def _is_ours(path: str) -> bool:
+    return re.fullmatch(_PREFIX + "[0-9a-f]{16}", os.path.basename(path)) is not None
 
 
 def _stamp() -> str:
@@ -128,7 +197,7 @@ def _remove_old(place: str) -> None:
     import shutil
 
     with os.scandir(place) as entries:
-        folders = [entry for entry in entries if re.fullmatch(_PREFIX + "[0-9a-f]{16}", entry.name)]
+        folders = [entry for entry in entries if _is_ours(entry.name)]
         by_use = sorted(folders, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
     for entry in by_use[KEPT:]:
         shutil.rmtree(entry.path, ignore_errors=True)

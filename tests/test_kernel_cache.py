@@ -115,6 +115,109 @@ def test_a_kernel_is_not_kept_longer_than_those_it_calls(home: dict[str, str], t
     assert 1 < len(list((tmp_path / "mine").iterdir())) <= kernels.KEPT + 1
 
 
+DAMAGED = """
+import os, sys
+from pathlib import Path
+from packer_cli.jit import njit
+from packer_cli.kernels import damaged
+
+def double(x):
+    return 2 * x
+
+def compiled():
+    kernel = njit(cache=True)(double)
+    assert kernel(21) == 42
+    return not kernel.stats.cache_hits
+
+def files(kind):
+    return [path for path in folder.rglob("*") if path.suffix == kind]
+
+folder = Path(os.environ["NUMBA_CACHE_DIR"])
+assert compiled() and not compiled()
+damages = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: os.truncate(path, path.stat().st_size * 2 // 3),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+}
+for kind, name in ((".nbi", "empty"), (".nbi", "cut"), (".nbc", "cut"), (".nbc", "zeros")):
+    (path,) = files(kind)
+    assert damaged(str(folder)) == []
+    damages[name](path)
+    assert damaged(str(folder)) == [str(path)], name
+    assert (compiled(), compiled()) == (True, False), (kind, name)
+assert len(list(folder.parent.iterdir())) == 1
+"""
+
+
+def test_damaged_kernels_are_compiled_again(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"  # numba keeps no kernel of a program that is given as text.
+    code.write_text(DAMAGED)
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}
+    done = subprocess.run([sys.executable, "-B", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        assert line.startswith(f"{tmp_path}/mine/hbpack-kernels-")
+        assert ": a compiled kernel is damaged (" in line
+        assert line.endswith("export NUMBA_CACHE_DIR=FOLDER")
+    assert "a compiled kernel is damaged (EOFError: Ran out of input), so the folder was emptied" in lines[0]
+
+
+FULL = """
+import errno, os, sys
+from pathlib import Path
+from packer_cli.jit import njit
+
+folder, replace = os.environ["NUMBA_CACHE_DIR"], os.replace
+
+def full(source, target):
+    if str(target).startswith(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    replace(source, target)
+
+def double(x):
+    return 2 * x
+
+def triple(x):
+    return 3 * x
+
+kernels = njit(cache=True)(double), njit(cache=True)(triple)
+os.replace = full
+assert [kernel(2) for kernel in kernels] == [4, 6]
+scratch = os.environ["NUMBA_CACHE_DIR"]
+assert scratch != folder
+assert len(list(Path(scratch).rglob("*.nbc"))) == 2
+assert njit(cache=True)(double)(3) == 6
+print(folder)
+print(scratch)
+"""
+
+
+def test_a_disk_that_is_full_by_the_time_a_kernel_is_kept(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text(FULL)
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}
+    done = subprocess.run([sys.executable, "-B", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    folder, scratch = done.stdout.splitlines()
+    assert done.stderr == (
+        f"{folder}: compiled kernels cannot be kept (No space left on device), so kernels are compiled in each run, "
+        "which takes some seconds; make room, or name another folder: export NUMBA_CACHE_DIR=FOLDER\n"
+    )
+    assert not os.path.exists(scratch)
+
+
+def test_all_kernels_have_this_cache(repo: Path) -> None:
+    others = [
+        path.name
+        for path in (repo / "packer_cli").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "numba"
+    ]
+    assert others == ["jit.py"]
+
+
 WARMED = """
 import numpy as np
 from numba.core.dispatcher import Dispatcher

@@ -40,7 +40,7 @@ PACKAGE = "packer_cli"
 
 ORDER = [
     ["errors", "kernels", "lazy", "panels", "signals", "sizes", "startup", "version"],
-    ["plugins", "remote"],
+    ["jit", "plugins", "remote"],
     ["format"],
     ["files", "cost", "corpus"],
     ["folder_lock"],

@@ -210,7 +210,9 @@ def _report(error: BaseException) -> NoReturn:
             sys.exit(1)
         is_bug = isinstance(error, PlanError)
         _fail(f"the plan breaks a rule: {error}; {_BUG}" if is_bug else str(error), error.exit_code)
-    except click.Abort:
+    except click.Abort as abort:
+        if isinstance(abort.__cause__, EOFError):  # Click takes it for Ctrl-C, and it may be of any library.
+            raise abort.__cause__ from None
         _fail(_stopped(signal.SIGINT), 130)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

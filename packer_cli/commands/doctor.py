@@ -10,8 +10,8 @@ import importlib
 import importlib.metadata
 import os
 import platform
-import re
 import resource
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from packer_cli.engine.local import available_memory, cpu_quota, default_workers
 from packer_cli.errors import ConfigError
 from packer_cli.format.records import in_json
+from packer_cli.kernels import choose_cache, damaged, is_scratch
 from packer_cli.plugins import Registry
-from packer_cli.sizes import format_bytes
+from packer_cli.sizes import counted, format_bytes
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -195,15 +196,19 @@ def _open_files() -> Check:
 
 
 def _kernels() -> Check:
-    """Check the folder of compiled kernels, which `kernels.choose_cache` chose when the package was imported."""
+    """Check the folder of compiled kernels."""
+    choose_cache()
     folder = os.environ.get("NUMBA_CACHE_DIR", "")
     if not folder:
         return _broken(
             "machine", "numba cache", "no folder can be written to", "name one: export NUMBA_CACHE_DIR=FOLDER"
         )
-    if re.search("hbpack-kernels-[^/]*/hbpack-kernels-", folder):
+    if is_scratch(folder):
         remedy = "export NUMBA_CACHE_DIR=FOLDER: kernels are compiled in each run, which takes some seconds"
         return _found("machine", "numba cache", "only a temporary folder can be written to", remedy)
+    if files := damaged(folder):
+        remedy = f"run rm -r {shlex.quote(folder)}; the next run compiles the kernels again, which takes some seconds"
+        return _found("machine", "numba cache", f"{counted(len(files), 'damaged file')}, such as {files[0]}", remedy)
     return _found("machine", "numba cache", folder)
 
 

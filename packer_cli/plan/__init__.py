@@ -1,7 +1,7 @@
 """The plan: which samples share a pack, which packs share an iteration, and with which SP degree.
 
 Pure: arrays in, arrays out. Nothing here reads a file or imports click, torch or pyarrow; only the time limit of
-`packing/ilp` reads a clock. (Importing it chooses a folder for numba's cache, see `packer_cli.kernels`.) ::
+`packing/ilp` reads a clock. ::
 
     lengths -> pieces -> strategy: groups -> packing -> fill -> balance -> schedule -> Plan -> check
                overflow            GroupData  isf, ...   GreedyFill  sort      slots, steps     every invariant
@@ -14,7 +14,3 @@ Pure: arrays in, arrays out. Nothing here reads a file or imports click, torch o
 
 Papers: HBP is arXiv 2503.07680, "Hierarchical Balance Packing".
 """
-
-from packer_cli.kernels import choose_cache
-
-choose_cache()

@@ -18,10 +18,10 @@ one side to the other. Price: 1.3 s a billion tokens of uint16, 2.1 s of int32 (
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.format.ragged import Lists
+from packer_cli.jit import njit
 
 _OFFSET = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x100000001B3)

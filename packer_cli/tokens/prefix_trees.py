@@ -14,12 +14,12 @@ the most.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import Columns
 from packer_cli.format.ragged import Lists
 from packer_cli.format.trees import SHARE_FROM, Trees
+from packer_cli.jit import njit
 from packer_cli.plan.core.types import Int64Array, read_only
 
 NOTHING_SHARED = 2**31 - 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 
+from packer_cli import kernels
 from packer_cli.commands import doctor
 from packer_cli.commands.doctor import run_checks
 
@@ -57,3 +59,16 @@ def test_a_quota_of_cores_is_shown(monkeypatch):
     (check,) = [check for check in doctor._machine(Path()) if check.name == "cores"]
     assert check.state == "ok"
     assert check.value.endswith("; a control group allows 0.5")
+
+
+def test_damaged_kernels_are_noted(monkeypatch, tmp_path):
+    folder = tmp_path / "a cache" / f"hbpack-kernels-{kernels._stamp()}"
+    (folder / "of").mkdir(parents=True)
+    (folder / "of" / "whole.nbi").write_bytes(pickle.dumps("0.61") + pickle.dumps({"x": b"y" * 99}))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    assert doctor._kernels().state == "ok"
+    for name in ("empty.nbi", "cut.1.nbc"):
+        (folder / "of" / name).write_bytes(pickle.dumps(list(range(99)))[: 50 * name.startswith("cut")])
+    check = doctor._kernels()
+    assert (check.state, check.value) == ("note", f"2 damaged files, such as {folder}/of/cut.1.nbc")
+    assert check.remedy.startswith(f"run rm -r '{folder}'; the next run compiles the kernels again")

@@ -26,6 +26,18 @@ def test_the_exit_code_is_that_of_the_error(arguments, code):
     assert done.stderr.startswith("error: ")
 
 
+def test_the_end_of_a_file_inside_a_library_is_not_ctrl_c(hbpack, monkeypatch):
+    """Click takes every EOFError for one of a prompt."""
+
+    def read(output):
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr("packer_cli.commands.doctor.run_checks", read)
+    with pytest.raises(EOFError, match="Ran out of input") as caught:
+        hbpack("doctor")
+    assert caught.value.__suppress_context__
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_a_failure():
     with open("/dev/full", "w") as full:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from packer_cli.jit import njit
 
 QUOTE, BACKSLASH, COMMA = ord('"'), ord("\\"), ord(",")
 OPEN, CLOSE, BRACE = ord("{"), ord("}"), ord("{") - ord("[")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import count_lengths, first_over, num_at_least
 from packer_cli.plan.core.groups import UNLIMITED, limits_of
 from packer_cli.plan.core.types import Int32Array, Int64Array, Plan

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numba import njit
 
 from packer_cli.format import sharding
 from packer_cli.format.sharding import PLANNED, STRETCHED
+from packer_cli.jit import njit
 from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, tile_work
 from packer_cli.plan.core.segments import attention_segments
 from packer_cli.plan.core.types import Float64Array, Int8Array, Int32Array, Int64Array, Plan, read_only

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.segments import row_lengths
 from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Plan, as_ids, read_only

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-from numba import njit
 
 from packer_cli.format.trees import SAMPLE, TURNS, ItemTrees
+from packer_cli.jit import njit
 from packer_cli.plan.core.types import WHOLE, BoolArray, Int32Array, Int64Array, Lost
 
 _Branches = tuple[Int32Array, Int32Array, Int32Array]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.iterations import Iterations
 from packer_cli.plan.core.streams import Stream, next_uint64, rng_state, shuffle, shuffled

@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import IntEnum, unique
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.types import Int32Array, Int64Array, UInt64Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.streams import shuffle
 from packer_cli.plan.core.types import Int32Array, Int64Array

@@ -11,8 +11,8 @@ of v parts it is `sum t + (P - 1) t / v`; WLB-LLM and Hydraulis plan by `sum t +
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.types import Float64Array, Int64Array
 
 

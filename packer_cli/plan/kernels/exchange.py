@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import first_over, num_at_least
 from packer_cli.plan.core.types import Int64Array
 

@@ -8,8 +8,8 @@ it, so only the items nearest to that are tried: O(a log b) for packs of a and b
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import num_at_least
 from packer_cli.plan.core.types import Int64Array
 from packer_cli.plan.kernels.exchange import MOST_PARTNERS, NONE, ONE, ZERO, next_light

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int32Array, Int64Array
 from packer_cli.plan.kernels.length_index import LengthIndex, full_index, index_ceiling, index_floor, index_remove

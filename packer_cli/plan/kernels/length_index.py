@@ -10,8 +10,8 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.types import BoolArray, Int64Array, UInt64Array
 
 _DEBRUIJN = np.uint64(0x03F79D71B4CB0A89)

@@ -30,9 +30,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import ONE_EACH, argsort_descending, group_moves, merge_packs, pack_tokens_and_work
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array

@@ -19,8 +19,8 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import ONE_EACH, argsort_descending, count_lengths, group_moves
 from packer_cli.plan.core.streams import rng_state, shuffled
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.streams import bucket_bits, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.core.types import Int32Array, Int64Array, UInt64Array
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within

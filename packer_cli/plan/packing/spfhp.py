@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import argsort_descending, count_lengths
 from packer_cli.plan.core.types import Int32Array, Int64Array
 from packer_cli.plan.kernels.length_index import index_add, index_floor, index_remove, make_index

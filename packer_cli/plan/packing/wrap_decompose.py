@@ -18,8 +18,8 @@ Pieces that an earlier step cut, such as `--overflow split`, are first joined ag
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.csr import argsort_descending
 from packer_cli.plan.core.segments import cut_in_rows
 from packer_cli.plan.core.streams import rng_state, shuffled

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, segment_sums
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.iterations import Iterations, one_group_each, order_slots

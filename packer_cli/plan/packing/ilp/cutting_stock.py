@@ -32,8 +32,8 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.bounds import packs_lower_bound
 from packer_cli.plan.core.csr import argsort_descending, count_lengths, group_by_pack
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array

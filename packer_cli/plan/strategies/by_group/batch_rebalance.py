@@ -11,9 +11,9 @@ that are tried.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from packer_cli.format.ragged import offsets_of
+from packer_cli.jit import njit
 from packer_cli.plan.core.iterations import deal
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, Pieces, Plan, as_ids

@@ -18,8 +18,8 @@ s^2 / degree each; what would exceed 1.05 times a full pack of the longest sampl
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.types import Float64Array, Int64Array
 from packer_cli.plan.strategies.dynamic_cp.rounds import BLOCK, Rounds, empty_blocks, occupy, place_in_blocks
 

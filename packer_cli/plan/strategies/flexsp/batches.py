@@ -38,9 +38,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, tokens_and_work
 from packer_cli.plan.core.iterations import cut_steps
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids

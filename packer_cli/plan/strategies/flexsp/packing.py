@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import ONE_EACH, count_lengths, group_by_pack, group_moves, ids_of
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled

@@ -19,9 +19,9 @@ from functools import partial
 from typing import cast
 
 import numpy as np
-from numba import njit
 
 from packer_cli.format.ragged import offsets_of, owners
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.csr import count_lengths, group_by_pack, pack_tokens_and_work, select_packs
 from packer_cli.plan.core.iterations import Iterations, Slots

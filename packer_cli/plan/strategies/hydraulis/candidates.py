@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import Layout
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array

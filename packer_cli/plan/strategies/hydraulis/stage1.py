@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 import numpy as np
-from numba import njit
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.streams import shuffle
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, UInt64Array
