@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -52,7 +53,8 @@ def _parse_other(name: str, parse: Callable[[Record, int], Any], record: Record,
     try:
         found = parse(record, line)
     except Exception as error:
-        return Reject(line, f"schema {name}: {type(error).__name__}: {' '.join(str(error).split())}")
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Reject(line, f"schema {name}: {without_texts(why, record)}")
     if isinstance(found, Document) and found.kind == "preference" and len(found.branches) != 2:
         return Reject(line, f"schema {name} made a pair of {len(found.branches)} branches of it, not 2")
     if isinstance(found, (Document, Reject)):
@@ -96,6 +98,28 @@ def type_name(value: object) -> str:
     if isinstance(value, list) or hasattr(value, "dtype"):
         return "an array"
     return names.get(type(value), f"a {type(value).__name__}")
+
+
+_LABEL = re.compile(r"[a-z_]{1,20}|\W*|\w{1,2}|\d{3}")
+"""A word such as roles and types are, or a text too short to be private."""
+
+
+def without_texts(reason: str, found: Any) -> str:
+    """Leave out of a reason what it quotes of a record's texts, such as a role that is none: they may be private.
+
+    >>> without_texts("unknown role 'Jane Roe', not 'user'", {"role": "Jane Roe", "content": "user"})
+    "unknown role '...', not 'user'"
+    """
+    texts, todo = set[str](), [found]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, str) and len(each) <= len(reason) and not _LABEL.fullmatch(each):
+            texts |= {each.strip(), " ".join(each.split()), repr(each)[1:-1]}
+        elif isinstance(each, (dict, list, tuple)):
+            todo += each.values() if isinstance(each, dict) else each
+    for text in sorted(texts, key=len, reverse=True):
+        reason = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "...", reason)
+    return reason
 
 
 def show_keys(record: Record) -> str:

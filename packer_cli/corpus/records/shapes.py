@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from packer_cli.corpus.records import messages, token_rows, unused
 from packer_cli.corpus.records.answers import GROUP, PAIR
-from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape
+from packer_cli.corpus.records.base import BadRecordError, Shape, show_keys, take_shape, without_texts
 from packer_cli.corpus.records.texts import ALPACA, PROMPT, TEXT
 from packer_cli.corpus.records.token_rows import TokenRecord
 from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, Document, ItemsFrom, Record, Reject
@@ -72,7 +72,7 @@ class Normalizer:
         try:
             document = parse(record, line)
         except BadRecordError as error:
-            document = Reject(line, str(error))
+            document = Reject(line, without_texts(str(error), record))
         # `None in record.values()` would compare arrays, which have no truth value.
         if type(document) is Reject and any(value is None for value in record.values()):
             # Tables written as JSON lines give every record every key, null where it has none.

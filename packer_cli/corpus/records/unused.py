@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from packer_cli.corpus.records.base import BadRecordError
+from packer_cli.corpus.records.base import BadRecordError, type_name
 from packer_cli.corpus.records.weights import LISTS
 from packer_cli.corpus.types import Message, Record
 
@@ -134,7 +134,7 @@ def _check_turn(turn: Message, name: str, where: str) -> None:
             )
     elif turn["role"] == "assistant":
         if name == "loss_scale" and value not in (None, 1):
-            shown = f"{value}"[:30]
+            shown = f"{value}"[:30] if isinstance(value, (int, float)) else type_name(value)
             raise BadRecordError(f'{where}: "{name}" is {shown}, which hbpack does not read; write "weight": ...')
         if name in _TRAINING_PARTS and not is_empty(value):
             raise BadRecordError(f'{where}: "{name}" selects parts of a message, which hbpack does not support')

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import join_arrays, join_samples
+from packer_cli.corpus.records.base import without_texts
 from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import SampleOptions
@@ -197,7 +198,7 @@ class Encoder:
                 item, with_special = self._preparer.prepare(document)
                 items = [item]
         except ValueError as error:
-            held.rejects.append(Reject(document.line, why_rejected(error)))
+            held.rejects.append(Reject(document.line, without_texts(why_rejected(error), document)))
             return
         held.num_with_special += with_special
         held.items += items

@@ -155,8 +155,8 @@ class TurnEdges:
                     break
             else:
                 raise TemplateRejectError(
-                    "the chat template begins a turn of the assistant unlike those of other conversations: with "
-                    f"{text[start : min(stop, start + 40)]!r}, not with {' or '.join(map(repr, headers))}"
+                    "the chat template begins a turn of the assistant unlike those of other conversations, not with "
+                    f"{' or '.join(map(repr, headers))}"
                 )
             for tail in tails:
                 if text.endswith(tail, begin, stop):

@@ -48,9 +48,11 @@ def check_extras(chat: Chat, rendered: Rendered, extras: frozenset[str]) -> None
         rests = [] if turn.calls else _without(rest, [piece for _, piece in _texts(message, turn) if piece])
         # What is changed is counted.
         if rests and not any("".join(each.split()) in extras for each in rests):
+            more = " ".join(rests[0].split())
+            shown = repr(more) if len(more) <= 100 else "something"
             raise TemplateRejectError(
-                f"the chat template writes {' '.join(rests[0].split())[:100]!r} besides the message's own text in a "
-                "turn of the assistant, and not in other conversations; it is not certain whose that is"
+                f"the chat template writes {shown} besides the message's own text "
+                "in a turn of the assistant, and not in other conversations; it is not certain whose that is"
             )
 
 
