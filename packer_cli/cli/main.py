@@ -78,8 +78,9 @@ def own_streams() -> None:
 
 
 def _text(raw: io.FileIO, usual: TextIO | None) -> io.TextIOWrapper:
-    encoding, errors = (usual.encoding, usual.errors) if usual else ("utf-8", "backslashreplace")
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty() or raw.fileno() == 2)
+    encoding = usual.encoding if usual else "utf-8"  # Of another one, the text may have characters that it lacks.
+    is_by_line = raw.isatty() or raw.fileno() == 2
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=is_by_line)
 
 
 _BUG = "this is a bug in hbpack, or in what another package brought; report it with the command that you ran"
@@ -274,8 +275,19 @@ def _value_of(option: str, words: list[str]) -> str | None:
     return None
 
 
+def _use_utf8() -> None:
+    """Start this process again in Python's UTF-8 mode where the locale has another encoding, as `LC_ALL=C` may.
+
+    Libraries that are not of Python, and all that hbpack writes, take the names of files as UTF-8.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def run() -> None:
     """Run `main`, then exit at once. This is the entry point of the process."""
+    _use_utf8()
     own_streams()
     few_collections()
     code = 1  # For an unexpected error, whose traceback Python prints.

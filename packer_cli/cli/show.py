@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
@@ -61,8 +60,6 @@ def command(
     from packer_cli.shards.manifest import read_manifest
     from packer_cli.show import Style, decode_ids, load_decoder, look, view_lines, with_runs
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.
     root = as_path(folder)
     manifest = read_manifest(root)
     views = look(root, manifest, config)

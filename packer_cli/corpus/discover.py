@@ -75,7 +75,7 @@ def discover(
             )
         is_of_hub = found[0].format == "datasets" and hf.saved_path(found[0].path) is None
         if not (is_url(name) or os.path.isabs(name.removeprefix(MARK)) or is_of_hub):
-            source = replace(source, folder=os.getcwd())
+            source = replace(source, folder=_require_utf8(os.getcwd()))
         sources.append(source)
         files.extend(found)
     return sources, files
@@ -93,11 +93,16 @@ def find_files(
         what = "no data file matches this pattern" if is_pattern else "no data files in this folder"
         raise InputError(f"{source.path}: {what}; {known_formats()}")
     for file in files:
-        try:
-            file.path.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"{file.path!a}: the name is not UTF-8; rename it") from None
+        _require_utf8(file.path)
     return files
+
+
+def _require_utf8(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{path!a}: the name is not UTF-8; rename it") from None
+    return path
 
 
 def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None) -> list[CorpusSlice]:
