@@ -9,17 +9,21 @@
     │   ├── TokenizerError         a tokenizer or chat template is unknown, broken or unsuitable
     │   └── OutputError            the output folder holds files that hbpack did not write
     └── RunError                   the run failed; exit code 1
-        ├── BusyError              another run writes to the output folder
+        ├── BusyError              another run writes to the output folder; exit code 75
         ├── TooManyRejectedError   more records were rejected than `--max-rejected` allows
         ├── PlanError              a plan breaks an invariant
         ├── FormatError            a packed data set is damaged
         │   └── VersionError       it has another format version
-        └── RemoteError            remote storage does not answer
+        └── RemoteError            remote storage refuses the request
+            └── UnreachableError   it does not answer; exit code 75
 
-A message names the thing (file, line, value), the rule, and the remedy, in one line.
+A message names the thing (file, line, value), the rule, and, after a semicolon, the remedy, in one line.
 """
 
 from collections.abc import Iterable
+
+TRY_AGAIN = 75
+"""Exit code for what the same command may get past later: EX_TEMPFAIL of sysexits.h."""
 
 
 class HbpackError(Exception):
@@ -57,6 +61,8 @@ class RunError(HbpackError):
 class BusyError(RunError):
     """Another run writes to the output folder."""
 
+    exit_code = TRY_AGAIN
+
 
 class TooManyRejectedError(RunError):
     """More records were rejected than `--max-rejected` allows."""
@@ -75,7 +81,13 @@ class VersionError(FormatError):
 
 
 class RemoteError(RunError):
-    """Remote storage does not answer, or refuses the request."""
+    """Remote storage refuses the request, or does not answer."""
+
+
+class UnreachableError(RemoteError):
+    """Remote storage does not answer."""
+
+    exit_code = TRY_AGAIN
 
 
 def printable(text: str) -> str:

@@ -20,6 +20,7 @@ from cli_reference import cli_reference
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from packer_cli.cli.failure import ErrorOutput
 from packer_cli.cli.print_set import SetOutput
 from packer_cli.commands.doctor import Checkup
 from packer_cli.commands.export import Exported
@@ -173,6 +174,7 @@ def generated() -> dict[Path, str]:
         ROOT / "schemas" / "manifest.schema.json": json_schema(Manifest, "hbpack.json"),
         ROOT / "schemas" / "tokens.schema.json": json_schema(StoreIndex, "tokens.json"),
         ROOT / "schemas" / "profile.schema.json": json_schema(Profile, "hbpack profile"),
+        ROOT / "schemas" / "error.schema.json": json_schema(ErrorOutput, "--json: error"),
         **{
             ROOT / "schemas" / "output" / f"{name}.schema.json": json_schema(OUTPUTS[name], f"--json: {name}")
             for name in OUTPUTS

@@ -18,7 +18,7 @@ from packer_cli.remote.path import as_path
 @set_tokenizer_option
 @option("--moved", "moves", multiple=True, metavar="OLD=NEW")
 @model_options(TokenizeConfig, ["allow_skipped"])
-@json_option("set")
+@json_option("output/set")
 @workers_option
 @engine_option
 def command(folder: str, inputs: tuple[str, ...], workers: str | None, engine: str | None, **values: Any) -> None:

@@ -16,13 +16,13 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from packer_cli.cli.console import AS_JSON
+from packer_cli.cli.console import JsonOutput
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Names, Panel
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FAR = 2**20
-_FEW = 16
+_FEW = 18
 """Number of options up to which the help shows all, common or not."""
 _ALL = "packer_cli.help_all"
 EXAMPLES = "Examples (run them in examples/sample)"
@@ -197,8 +197,8 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[[F], F]:
-    """Make the option `--json`, which `print_json` reads; `schema` is a name of `schemas/output/`."""
-    text = f"Print JSON instead of tables; schemas/output/{schema}.schema.json describes it."
+    """Make the option `--json`, which `print_json` reads; `schema` is a name below `schemas/`."""
+    text = f"Print JSON instead of tables; schemas/{schema}.schema.json describes it."
     found: Callable[..., Any] = option(
         "--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text, expose_value=False, callback=_note
     )
@@ -206,7 +206,7 @@ def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[[F], F]:
 
 
 def _note(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    ctx.meta[AS_JSON] = value
+    ctx.ensure_object(JsonOutput).is_wanted = value
 
 
 def all_commands(ctx: click.Context) -> dict[str, click.Command]:

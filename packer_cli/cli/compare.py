@@ -25,7 +25,7 @@ from packer_cli.panels import Panel
     default="main",
     show_default=True,
 )
-@json_option("compare", Panel.OUTPUT)
+@json_option("output/compare", Panel.OUTPUT)
 @model_options(BoundConfig)
 @model_options(RepeatConfig)
 @corpus_options

@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,23 +106,32 @@ def print_note(text: str) -> None:
         print_line(line)
 
 
-AS_JSON = "packer_cli.as_json"
-"""Key of what a command knows about itself: whether `--json` was given."""
+@dataclass
+class JsonOutput:
+    """The JSON of a command on stdout."""
+
+    is_wanted: bool = False
+    """Whether `--json` was given."""
+    is_printed: bool = False
+
+    def print(self, result: Any) -> bool:
+        """Print a result if it is wanted; return whether it is."""
+        if self.is_wanted:
+            from packer_cli.format.records import json_values
+
+            self.is_printed = True
+            click.echo(json.dumps(json_values(result), indent=2))
+        return self.is_wanted
 
 
 def wants_json() -> bool:
     """Whether `--json` was given."""
-    return bool(click.get_current_context().meta[AS_JSON])
+    return click.get_current_context().ensure_object(JsonOutput).is_wanted
 
 
 def print_json(result: Any) -> bool:
     """Print a result on stdout as JSON if `--json` was given; return whether it was."""
-    if not wants_json():
-        return False
-    from packer_cli.format.records import json_values
-
-    click.echo(json.dumps(json_values(result), indent=2))
-    return True
+    return click.get_current_context().ensure_object(JsonOutput).print(result)
 
 
 def _width() -> int | None:

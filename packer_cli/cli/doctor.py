@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @as_command()
 @option("--output", "-o", type=LocalPath(), default=".", show_default=True, metavar="FOLDER")
-@json_option("doctor")
+@json_option("output/doctor")
 def command(output: str) -> None:
     """Check this installation and machine, and say how to fix what is missing.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @option("--push-to-hub", metavar="NAME")
 @option("--private", is_flag=True)
 @option("--license", metavar="ID")
-@json_option("export")
+@json_option("output/export")
 @job_options
 def command(
     folder: str,

@@ -34,7 +34,7 @@ _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
     show_default=True,
     help=PlanConfig.model_fields["group_algorithm"].description,
 )
-@json_option("groups", Panel.OUTPUT)
+@json_option("output/groups", Panel.OUTPUT)
 @corpus_options
 def command(**values: Any) -> None:
     r"""Find the length groups with the shortest epoch for your lengths, model and GPUs.

@@ -25,7 +25,7 @@ _NEEDED = ("tokenizer", "chat-template", "eos-token", "groups", "gpus", "allow-s
 @option("--gpu", type=Text(known_gpus), metavar="NAME")
 @option("--list", "pinned", type=LocalPath(), metavar="FILE")
 @output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
-@json_option("init")
+@json_option("output/init")
 def command(**values: Any) -> None:
     r"""Look at your data and write a config file that hbpack pack runs unchanged.
 

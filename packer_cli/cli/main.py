@@ -17,13 +17,15 @@ import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
 
 import click
 
 from packer_cli.cli.command import sections_of
-from packer_cli.cli.console import say_colored, show_progress
-from packer_cli.errors import HbpackError, PlanError, RunError
+from packer_cli.cli.console import JsonOutput, say_colored, show_progress
+from packer_cli.cli.failure import describe_failure
+from packer_cli.errors import BusyError, HbpackError, PlanError, RunError, UsageError, printable
 from packer_cli.signals import INSIDE, stop_signals
 from packer_cli.startup import exit_at_once, few_collections, own_process
 from packer_cli.version import __version__
@@ -178,7 +180,7 @@ COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in comm
 def main() -> None:
     """Run the command line, and print an error as one line.
 
-    Exit codes: 2 for wrong usage, 1 for failure, 130 for Ctrl-C, 143 for SIGTERM.
+    Exit codes: 2 for wrong usage, 1 for failure, 75 for one that may end by itself, 130 for Ctrl-C, 143 for SIGTERM.
     """
     # hbpack needs no torch here, so transformers should not advise to install it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
@@ -188,68 +190,94 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     own_process()
     show_progress()
+    output = JsonOutput("--json" in sys.argv[1:])
     try:
-        with stop_signals(_leave_at_once) as stop:
+        with stop_signals(partial(_leave_at_once, output)) as stop:
             try:
                 _start_early(sys.argv[1:])
-                cli.main(prog_name="hbpack", standalone_mode=False)
+                cli.main(prog_name="hbpack", standalone_mode=False, obj=output)
                 sys.stdout.flush()
             except BaseException as error:
                 if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.
-                    _fail(_stopped(stop.number), 128 + stop.number)
-                _report(error)
+                    _fail(_stopped(stop.number), output)
+                _report(error, output)
     except OSError as error:  # No descriptors for a pipe.
-        _report(error)
+        _report(error, output)
 
 
-def _report(error: BaseException) -> NoReturn:
+class _End(NamedTuple):
+    """An error, and how it ends the process."""
+
+    kind: str
+    message: str
+    code: int = 1
+    path: str | None = None
+
+
+def _report(error: BaseException, output: JsonOutput) -> NoReturn:
     """Print an error as one line and exit; raise it again if it is unexpected."""
-    try:
-        raise error
-    except HbpackError as error:
-        if isinstance(error, StdoutError) and error.is_unread:
-            sys.exit(1)
-        is_bug = isinstance(error, PlanError)
-        _fail(f"the plan breaks a rule: {error}; {_BUG}" if is_bug else str(error), error.exit_code)
-    except click.Abort as abort:
-        if isinstance(abort.__cause__, EOFError):  # Click takes it for Ctrl-C, and it may be of any library.
-            raise abort.__cause__ from None
-        _fail(_stopped(signal.SIGINT), 130)
-    except click.exceptions.NoArgsIsHelpError as error:
+    if isinstance(error, StdoutError) and error.is_unread:
+        sys.exit(1)
+    if isinstance(error, click.Abort) and isinstance(error.__cause__, EOFError):
+        error = error.__cause__  # Click takes it for Ctrl-C, and it may be of any library.
+        error.__suppress_context__ = True
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         sys.exit(error.exit_code)
-    except click.ClickException as error:
-        path = " ".join(("hbpack", _command())).strip()
-        _fail(f"{_one_line(error)}; see {path} --help", error.exit_code)
-    except OSError as error:
-        _fail(f"{_what_failed(error)}{_REMEDIES.get(error.errno or 0, '')}", 1)
-    except MemoryError:
-        command = cli.get_command(click.Context(cli), _command())
-        has_workers = command is not None and any(each.name == "workers" for each in command.params)
+    end = _describe(error)
+    if end is None:
+        if isinstance(error, Exception):
+            _print_json(_End(type(error).__name__, f"{error}; {_BUG}"), output)
+        raise error
+    _fail(end, output)
+
+
+def _describe(error: BaseException) -> _End | None:
+    """Describe an error; None for one that is unexpected."""
+    kind = type(error).__name__
+    if isinstance(error, HbpackError):
+        is_bug = isinstance(error, PlanError)
+        return _End(kind, f"the plan breaks a rule: {error}; {_BUG}" if is_bug else str(error), error.exit_code)
+    if isinstance(error, click.Abort):
+        return _stopped(signal.SIGINT)
+    if isinstance(error, click.ClickException):
+        command = " ".join(("hbpack", _command())).strip()
+        return _End(UsageError.__name__, f"{_one_line(error)}; see {command} --help", error.exit_code)
+    if isinstance(error, OSError):
+        text, path = _what_failed(error)
+        what = f"{text} ({path})" if path else text
+        return _End(OSError.__name__, f"{what}{_REMEDIES.get(error.errno or 0, '')}", path=path)
+    if isinstance(error, MemoryError):
+        found = cli.get_command(click.Context(cli), _command())
+        has_workers = found is not None and any(each.name == "workers" for each in found.params)
         fewer = ", or give fewer --workers," if has_workers else ""
-        _fail(f"out of memory; close other programs{fewer} and run the same command again", 1)
+        return _End(MemoryError.__name__, f"out of memory; close other programs{fewer} and run the same command again")
+    return None
 
 
-def _what_failed(error: OSError) -> str:
+def _what_failed(error: OSError) -> tuple[str, str | None]:
+    """Return the system's words for an error, and the file."""
     text, path = error.strerror or str(error), error.filename
     if found := re.fullmatch(r"[^']*'(.+)'\. Detail: \[errno \d+\] (.+)", text):  # Of pyarrow.
         path, text = found.groups()
-    return f"{text} ({path})" if path else text
+    return text, str(path) if path else None
 
 
-def _stopped(number: int) -> str:
+def _stopped(number: int) -> _End:
     if number == INSIDE:
-        return "another hbpack run has taken over the output folder; run again when that has ended"
+        what = "another hbpack run has taken over the output folder; run again when that has ended"
+        return _End(BusyError.__name__, what, BusyError.exit_code)
     what = "interrupted" if number == signal.SIGINT else "terminated"
-    return f"{what}{'; run the same command again to go on' if _command() in _RESUMABLE else ''}"
+    again = "; run the same command again to go on" if _command() in _RESUMABLE else ""
+    return _End(what.capitalize(), f"{what}{again}", 128 + number)
 
 
-def _leave_at_once(number: int) -> NoReturn:
+def _leave_at_once(output: JsonOutput, number: int) -> NoReturn:
     """End the process, and so its workers, after a signal that the main thread does not see, as in a solver."""
-    code = 1 if number == INSIDE else 128 + number
+    end = _stopped(number)
     with contextlib.suppress(SystemExit):
-        _fail(_stopped(number), code)
-    os._exit(code)
+        _fail(end, output)
+    os._exit(end.code)
 
 
 _ON_WORKERS = {"pack", "tokenize"}
@@ -332,6 +360,15 @@ def _one_line(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    say_colored("error: ", "red", message)
-    sys.exit(code)
+def _fail(end: _End, output: JsonOutput) -> NoReturn:
+    say_colored("error: ", "red", end.message)
+    _print_json(end, output)
+    sys.exit(end.code)
+
+
+def _print_json(end: _End, output: JsonOutput) -> None:
+    """Print an error as JSON if it is wanted, unless the command has printed its result."""
+    if output.is_wanted and not output.is_printed:
+        with contextlib.suppress(StdoutError):
+            output.print(describe_failure(end.kind, printable(end.message), end.path))
+            sys.stdout.flush()

@@ -17,7 +17,7 @@ from packer_cli.panels import Panel
 @options.workers_option
 @options.engine_option
 @options.config_option
-@json_option("set", Panel.OUTPUT)
+@json_option("output/set", Panel.OUTPUT)
 @option("--dry-run", is_flag=True)
 def command(inputs: tuple[str, ...], output: str, **values: Any) -> None:
     r"""Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.

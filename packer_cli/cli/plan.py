@@ -17,7 +17,7 @@ from packer_cli.remote.path import as_path
 @click.argument("store", metavar="FOLDER", type=Folder())
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(StorePlanConfig, is_optional=True)
-@json_option("set", Panel.OUTPUT)
+@json_option("output/set", Panel.OUTPUT)
 @config_option
 def command(store: str, output: str | None, **values: Any) -> None:
     """Plan a token store: groups, packs, iterations and steps.

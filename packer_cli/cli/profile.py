@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import click
-
-from packer_cli.cli.command import as_command, option
-from packer_cli.cli.console import print_line, print_tables, say_next, shown_command
+from packer_cli.cli.command import as_command, json_option
+from packer_cli.cli.console import print_json, print_line, print_tables, say_next, shown_command, wants_json
 from packer_cli.cli.options import model_options, output_file, output_file_option
 from packer_cli.config import validate
 from packer_cli.config.profile_options import ProfileConfig
@@ -23,8 +21,8 @@ from packer_cli.sizes import counted
 @as_command()
 @output_file_option(None, "Profile to write, such as profile.json.")
 @model_options(ProfileConfig)
-@option("--json", "as_json", is_flag=True)
-def command(output: str, as_json: bool, **values: Any) -> None:
+@json_option("profile")
+def command(output: str, **values: Any) -> None:
     r"""Measure iteration times and peak memory of your model on the GPUs of this machine.
 
     Forward and backward of packed rows are measured for each length, SP degree and number of checkpointed layers, with
@@ -32,9 +30,6 @@ def command(output: str, as_json: bool, **values: Any) -> None:
     degrees above 1 with the processes' real all-to-alls, and weights that all GPUs share (FSDP). Needs torch.
 
     `hbpack groups`, `hbpack simulate` and `--cost profile` take the file as --profile.
-
-    Args:
-        as_json: Print the profile as JSON; schemas/profile.schema.json describes it.
 
     Examples::
 
@@ -59,15 +54,13 @@ def command(output: str, as_json: bool, **values: Any) -> None:
         try:
             write_text(path, profile.model_dump_json(indent=2) + "\n")
         finally:
-            if as_json:
-                click.echo(profile.model_dump_json(indent=2))
-            else:
-                # Print it even if the disk is full: measuring again takes minutes.
+            # Print it even if the disk is full: measuring again takes minutes.
+            if not print_json(profile):
                 print_tables(*profile_tables(profile))
-        if not as_json:
+        if not wants_json():
             print_line(f"wrote {output}")
         _require_fits(output, profile)
-        if not as_json:
+        if not wants_json():
             what = f"{output} holds {counted(len(profile.iterations), 'measured row')}"
             say_next(
                 what,

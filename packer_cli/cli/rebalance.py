@@ -15,7 +15,7 @@ from packer_cli.sizes import counted
 @as_command()
 @set_argument
 @model_options(RebalanceConfig)
-@json_option("rebalance")
+@json_option("output/rebalance")
 def command(folder: str, **values: Any) -> None:
     """Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
 

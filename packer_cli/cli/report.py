@@ -17,7 +17,7 @@ from packer_cli.panels import Panel
 @options.model_options(PlanConfig, is_optional=True)
 @options.model_options(TrainConfig)
 @option("--strategies", metavar="all|none|NAME,...", default="all", show_default=True)
-@json_option("report", Panel.OUTPUT)
+@json_option("output/report", Panel.OUTPUT)
 @options.workers_option
 @options.config_option
 def command(path: str, output: str, **values: Any) -> None:

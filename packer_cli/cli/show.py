@@ -25,7 +25,7 @@ from packer_cli.sizes import counted
 @option("--full", is_flag=True)
 @option("--tokens", "by_token", is_flag=True)
 @option("--color", type=Choice(["auto", "always", "never"]), default="auto", show_default=True)
-@json_option("show")
+@json_option("output/show")
 def command(
     folder: str,
     tokenizer: str | None,

@@ -21,7 +21,7 @@ from packer_cli.panels import Panel
 @option("--sort", metavar="COLUMN", type=Text(columns), show_default="epoch")
 @option("--trace", type=LocalPath(), metavar="FILE", panel=Panel.OUTPUT)
 @option("--trace-steps", type=click.IntRange(min=1), panel=Panel.OUTPUT, default=10, show_default=True, metavar="N")
-@json_option("simulate", Panel.OUTPUT)
+@json_option("output/simulate", Panel.OUTPUT)
 @options.corpus_options
 def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **values: Any) -> None:
     r"""Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.

@@ -14,7 +14,7 @@ from packer_cli.sizes import counted
 
 @as_command()
 @path_argument
-@json_option("stats", Panel.OUTPUT)
+@json_option("output/stats", Panel.OUTPUT)
 @model_options(BoundConfig)
 @model_options(PlanConfig, is_optional=True)
 @config_option

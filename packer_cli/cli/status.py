@@ -28,7 +28,7 @@ _REMEDIES = {
 @as_command()
 @set_argument
 @option("--stage", type=Choice(["tokens", "plan", "validation", "shards"]), show_default="all")
-@json_option("status")
+@json_option("output/status")
 @config_option
 def command(folder: str, stage: str | None) -> None:
     """Say what is done, what is missing, and which tasks of a job array are left to run.

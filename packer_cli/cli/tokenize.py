@@ -17,7 +17,7 @@ from packer_cli.sizes import counted
 @inputs_argument
 @output_option("Folder to write; the store is its tokens/.")
 @model_options(TokenizeConfig)
-@json_option("tokenize")
+@json_option("output/tokenize")
 @job_options
 def command(output: str, ids: ArrayIds | None, workers: str | None, engine: str | None, **values: Any) -> None:
     """Tokenize a corpus into a token store.

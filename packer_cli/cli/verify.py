@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @set_argument
 @option("--fast", is_flag=True)
 @option("--repair", "repairs", is_flag=True)
-@json_option("verify")
+@json_option("output/verify")
 @workers_option
 @config_option
 def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None:

@@ -18,7 +18,7 @@ from packer_cli.remote.path import as_path
 @as_command()
 @click.argument("folder", metavar="FOLDER", type=Folder())
 @model_options(WriteConfig)
-@json_option("set", Panel.OUTPUT)
+@json_option("output/set", Panel.OUTPUT)
 @job_options
 def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str | None, **values: Any) -> None:
     """Write the shards and rank manifests of a plan.

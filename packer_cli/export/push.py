@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError
+from packer_cli.errors import ConfigError, FormatError, HbpackError, OutputError, RemoteError, UnreachableError
 from packer_cli.export.formats import load_format
 from packer_cli.export.listing import NAME, ExportListing
 from packer_cli.export.options import spelled
@@ -183,8 +183,10 @@ def _hub_errors(name: str) -> Iterator[None]:
     except LocalTokenNotFoundError:
         raise RemoteError("the Hub needs to know who you are; run hf auth login, or set HF_TOKEN") from None
     except Exception as error:  # Of the client's HTTP library, which its releases change.
+        answer = getattr(getattr(error, "response", None), "status_code", 503)
+        kind = UnreachableError if answer >= 500 else RemoteError
         why = " ".join(str(error).split()) or type(error).__name__
-        raise RemoteError(
+        raise kind(
             f"{name} could not be pushed to the Hub ({why}); check the name, the network and hf auth whoami, then run "
             "again"
         ) from None

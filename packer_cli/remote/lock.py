@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 
-from packer_cli.errors import RemoteError, RunError
+from packer_cli.errors import BusyError, RemoteError
 from packer_cli.remote.path import RemotePath
 from packer_cli.signals import stoppable
 
@@ -141,13 +141,13 @@ class RemoteLock:
         """Release the lock.
 
         Raises:
-            RunError: another run took over the lock, because this process was suspended.
+            BusyError: another run took over the lock, because this process was suspended.
         """
         self._ended.set()
         self._thread.join()
         self._stops.close()
         if self._is_lost.is_set() and kind in (None, KeyboardInterrupt):
-            raise RunError(
+            raise BusyError(
                 f"output folder {str(self._folder)!r}: another hbpack run has taken it over, because this one was "
                 "suspended or cut off; run again when that has ended"
             ) from None

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from packer_cli.errors import HbpackError, RemoteError
+from packer_cli.errors import HbpackError, RemoteError, UnreachableError
 
 StorageOptions = dict[str, Any]
 """Options that an fsspec file system is opened with, such as `key` or `endpoint_url`."""
@@ -50,7 +50,8 @@ def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answer
 
     Raises:
         FileNotFoundError, FileExistsError: what the storage says.
-        RemoteError: access was refused, or the last try failed.
+        RemoteError: access was refused.
+        UnreachableError: the last try failed.
     """
     begin = time.monotonic()
     for number in range(1, TRIES + 1):
@@ -62,12 +63,12 @@ def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answer
             if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
                 raise RemoteError(f"{name!r} may not be {what} ({error}); check the credentials") from None
             if not has_answered and time.monotonic() > begin + UNREACHED_SECONDS and _reached_nobody(error):
-                raise RemoteError(
+                raise UnreachableError(
                     f"{name!r} could not be {what}: no server answers ({_with_address(error)}); check the address and "
                     "the network"
                 ) from None
             if number == TRIES:
-                raise RemoteError(
+                raise UnreachableError(
                     f"{name!r} could not be {what} in {TRIES} tries ({type(error).__name__}: {error}); check the "
                     "network and the address, then run again"
                 ) from error

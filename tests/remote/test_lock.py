@@ -140,7 +140,7 @@ def test_a_command_that_lost_its_lock_says_so(folder, monkeypatch, hbpack, repo)
         f"error: output folder '{folder}': another hbpack run has taken it over, because this one was suspended or "
         "cut off; run again when that has ended\n"
     )
-    assert hbpack("tokenize", *words) == (1, "", message)
+    assert hbpack("tokenize", *words) == (os.EX_TEMPFAIL, "", message)
 
 
 def test_so_does_one_that_ignores_ctrl_c_as_in_the_background_of_a_shell(bucket):
