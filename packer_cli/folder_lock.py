@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,9 @@ from packer_cli.errors import BusyError, OutputError
 from packer_cli.files import is_temporary, no_link, remove_temporaries
 from packer_cli.remote import lock as remote_lock
 from packer_cli.remote.path import RemotePath, is_remote
+from packer_cli.sizes import duration
+
+LOGGER = logging.getLogger("hbpack")
 
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
@@ -29,6 +34,21 @@ _PATIENCE = 0.3
 """Seconds to wait for a lock: `find_holders` takes each for a moment."""
 _TASK_PATIENCE = 30.0
 """Seconds that a task of an array waits while another one completes the output."""
+
+_MOST_NAMED = 3
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between looks at a folder that another run holds; each pause is half as long again as the one before."""
+_wait = ContextVar("wait", default=0.0)
+
+
+@contextmanager
+def waiting(seconds: float) -> Iterator[None]:
+    """Let the locks of the block wait so long for a run that holds the folder."""
+    before = _wait.set(seconds)
+    try:
+        yield
+    finally:
+        _wait.reset(before)
 
 
 @dataclass(frozen=True)
@@ -69,14 +89,20 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool], task: TaskLo
         OutputError: the folder cannot be written to, or holds something else.
         BusyError: another run is writing to it.
     """
+    _require_ours(folder, is_ours)
+    with lock_folder(folder, task):
+        if _wait.get():  # The run that was waited for may have written something else.
+            _require_ours(folder, is_ours)
+        yield
+
+
+def _require_ours(folder: Path, is_ours: Callable[[list[str]], bool]) -> None:
     entries = entries_to_write(folder)
     if entries and not is_ours(entries):
         raise OutputError(
             f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
             "name an empty or a new folder"
         )
-    with lock_folder(folder, task):
-        yield
 
 
 def entries_to_write(folder: Path) -> list[str]:
@@ -117,8 +143,37 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
         task: keep the folder for the array, and the task for this process.
 
     Raises:
-        BusyError: another process holds it.
+        BusyError: another process holds it, and has not let go in the time of `waiting`.
     """
+    with ExitStack() as held:
+        pauses = _pauses(folder)
+        while True:
+            try:
+                held.enter_context(_lock_now(folder, task))
+                break
+            except BusyError:
+                if not next(pauses, False):
+                    raise
+        yield
+
+
+def _pauses(folder: Path | RemotePath) -> Iterator[bool]:
+    """Sleep before each yield of True, as long as `waiting` says; say at first who is waited for."""
+    seconds = _wait.get()
+    end, pause = time.monotonic() + seconds, _FIRST_PAUSE
+    if seconds:
+        named = [f"process {each.pid} on {each.host}" for each in find_holders(folder)[:_MOST_NAMED] if each.host]
+        who = ", ".join(named) or "another hbpack run"
+        LOGGER.info("waiting up to %s for %s to end, which writes to %s", duration(seconds), who, folder)
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        yield True
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+
+@contextmanager
+def _lock_now(folder: Path, task: TaskLock | None) -> Iterator[None]:
+    """Lock a folder, as `lock_folder`, or raise BusyError at once."""
     if isinstance(folder, RemotePath):
         with _take_remote(folder, task):
             if task is None:

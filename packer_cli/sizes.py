@@ -12,6 +12,8 @@ _DIGITS = "[0-9]{1,100}"
 _TOKENS = {"": 1, "k": 1024, "m": 1024**2}
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
 _MANY = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 """Units of data, whose sizes people give in thousands; packs and steps are powers of two."""
 
@@ -65,6 +67,15 @@ def parse_bytes(text: str) -> int:
     268435456
     """
     return _parse(text, _BYTES, "bytes", "1048576, 256MiB or 1GB")
+
+
+def parse_seconds(text: str) -> int:
+    """Read a duration in seconds.
+
+    >>> parse_seconds("90"), parse_seconds("5m"), parse_seconds("2h")
+    (90, 300, 7200)
+    """
+    return _parse(text, _SECONDS, "seconds", "30s, 5m or 2h")
 
 
 def parse_integer(text: str) -> int:

@@ -111,6 +111,7 @@ def config_schema() -> str:
     properties["engine"] = {"type": "string", "description": "local, ray or ray:ADDRESS."}
     properties["workers"] = {"type": "integer", "minimum": 1, "description": "Worker processes."}
     properties["json"] = {"type": "boolean", "description": "Print JSON instead of tables."}
+    properties["wait"] = {"type": ["string", "integer"], "description": "Time to wait for another run, such as 5m."}
     properties["dry_run"] = {"type": "boolean", "description": "Write no shards."}
     both = {**properties, **{name.replace("_", "-"): value for name, value in properties.items()}}
     schema = {"$schema": DIALECT, **schema, "title": "hbpack --config", "properties": dict(sorted(both.items()))}

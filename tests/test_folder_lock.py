@@ -5,15 +5,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import contextmanager
 
 import pytest
 
+from packer_cli.cli.console import show_progress
+from packer_cli.cli.main import main
 from packer_cli.engine.sink import make_room, write_range
-from packer_cli.errors import OutputError, RunError
-from packer_cli.folder_lock import LOCK_NAME, TaskLock, add_note, hold_folder, lock_folder
-from tests.cli_runner import HBPACK
+from packer_cli.errors import BusyError, OutputError, RunError
+from packer_cli.folder_lock import LOCK_NAME, TaskLock, add_note, hold_folder, lock_folder, waiting
+from tests.cli_runner import HBPACK, run
 
 
 def theirs(entries):
@@ -144,3 +150,66 @@ def test_a_command_in_a_folder_with_a_link(tmp_path, command):
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert (tmp_path / "precious").read_text() == "do not empty"
+
+
+@contextmanager
+def held_for(folder, seconds):
+    """Another thread holds the folder, for so long or until the block ends."""
+    has_begun, has_ended = threading.Event(), threading.Event()
+
+    def hold():
+        with lock_folder(folder):
+            has_begun.set()
+            has_ended.wait(seconds)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    has_begun.wait()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
+
+
+def test_a_run_waits_for_another(tmp_path, capsys):
+    show_progress()
+    with held_for(tmp_path, 0.8), waiting(30), lock_folder(tmp_path):
+        assert not (tmp_path / "a").exists()
+    place = f"process {os.getpid()} on {socket.gethostname()}"
+    assert capsys.readouterr().err == f"waiting up to 30.0 s for {place} to end, which writes to {tmp_path}\n"
+
+
+def test_a_run_waits_only_so_long(tmp_path):
+    begin = time.monotonic()
+    with held_for(tmp_path, 60), waiting(0.6), pytest.raises(BusyError), lock_folder(tmp_path):
+        pass
+    assert 0.6 < time.monotonic() - begin < 10
+    begin = time.monotonic()
+    with held_for(tmp_path, 60), pytest.raises(BusyError), lock_folder(tmp_path):
+        pass
+    assert time.monotonic() - begin < 0.6
+
+
+def test_what_was_written_meanwhile_is_seen(tmp_path):
+    """A folder that was empty may belong to something else after the wait."""
+    threading.Timer(0.2, (tmp_path / "other").touch).start()
+    with (
+        held_for(tmp_path, 0.5),
+        waiting(30),
+        pytest.raises(OutputError, match="holds something else"),
+        hold_folder(tmp_path, theirs),
+    ):
+        pass
+
+
+def test_a_command_waits(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"text": "a"}\n')
+    words = ("tokenize", tmp_path / "data.jsonl", "--tokenizer", "none", "--output", tmp_path / "out", "--wait")
+    with held_for(tmp_path / "out", 60):
+        done = run(main, *words, "1s")
+    assert done.code == os.EX_TEMPFAIL
+    assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["waiting", "error:"]
+    done = run(main, *words, "soon")
+    wrong = "'soon' is not a number of seconds; write for example 30s, 5m or 2h"
+    assert done == (2, "", f"error: invalid value for '--wait': {wrong}; see hbpack tokenize --help\n")

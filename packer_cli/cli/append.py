@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import Text, as_command, json_option, option
-from packer_cli.cli.options import engine_option, model_options, set_argument, set_tokenizer_option, workers_option
+from packer_cli.cli.options import (
+    engine_option,
+    model_options,
+    set_argument,
+    set_tokenizer_option,
+    wait_option,
+    workers_option,
+)
 from packer_cli.config import GpuConfig, TokenizeConfig
 from packer_cli.remote.path import as_path
 
@@ -21,6 +28,7 @@ from packer_cli.remote.path import as_path
 @json_option("output/set")
 @workers_option
 @engine_option
+@wait_option
 def command(folder: str, inputs: tuple[str, ...], workers: str | None, engine: str | None, **values: Any) -> None:
     """Add data to a packed set, with the options it was made with.
 

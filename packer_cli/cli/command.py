@@ -83,14 +83,23 @@ class Command(click.Command):
             self.params.append(click.Option(["--help-all"], help=text, **show))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Options of `--groups auto` in a config file that names groups are for `hbpack groups`."""
+        """Run the command, which waits for locked folders for the time of `--wait`.
+
+        Options of `--groups auto` in a config file that names groups are for `hbpack groups`.
+        """
         if ctx.params.get("groups") not in (None, "auto", ["auto"]):
             from packer_cli.config.fields import OF_AUTO
 
             for name in OF_AUTO & ctx.params.keys():
                 if ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
                     ctx.params[name] = None
-        return super().invoke(ctx)
+        wait = ctx.params.pop("wait", None)
+        if not wait:
+            return super().invoke(ctx)
+        from packer_cli.folder_lock import waiting
+
+        with waiting(wait):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options panel by panel, or the common ones of many as one list."""

@@ -31,7 +31,7 @@ from packer_cli.config.models import EngineConfig, WorkersConfig
 from packer_cli.engine.array import ArrayIds
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
-from packer_cli.sizes import parse_integer
+from packer_cli.sizes import parse_integer, parse_seconds
 
 
 class _FromModel(Option):
@@ -257,9 +257,34 @@ config_option = option(
 """Option for a config file. One file may serve several commands: each takes the options that it has."""
 
 
+class _Duration(Text):
+    """A duration, such as `5m`: seconds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the text, or fail."""
+        try:
+            return parse_seconds(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+wait_option = option(
+    "--wait",
+    type=_Duration(lambda: ()),
+    metavar="TIME",
+    panel=Panel.SCALE,
+    is_common=False,
+    show_default="0",
+    help="""Wait so long, such as 30s, 5m or 2h, for another run that writes to the folder.
+
+    The lock of a run that was killed on another machine ends after 2 minutes.""",
+)
+"""Option of the commands that lock a folder; see `Command.invoke`."""
+
+
 def job_options(function: F) -> F:
     """Add the options of a stage that may run in a job array, and `--config`."""
-    return shard_option(workers_option(engine_option(config_option(function))))
+    return shard_option(workers_option(engine_option(wait_option(config_option(function)))))
 
 
 def corpus_options(function: F) -> F:

@@ -16,6 +16,7 @@ from packer_cli.panels import Panel
 @options.model_options(PackConfig)
 @options.workers_option
 @options.engine_option
+@options.wait_option
 @options.config_option
 @json_option("output/set", Panel.OUTPUT)
 @option("--dry-run", is_flag=True)

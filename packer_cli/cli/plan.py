@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.command import Folder, as_command, json_option
-from packer_cli.cli.options import config_option, model_options, output_option
+from packer_cli.cli.options import config_option, model_options, output_option, wait_option
 from packer_cli.config import GpuConfig, StorePlanConfig, validate
 from packer_cli.panels import Panel
 from packer_cli.remote.path import as_path
@@ -18,6 +18,7 @@ from packer_cli.remote.path import as_path
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(StorePlanConfig, is_optional=True)
 @json_option("output/set", Panel.OUTPUT)
+@wait_option
 @config_option
 def command(store: str, output: str | None, **values: Any) -> None:
     """Plan a token store: groups, packs, iterations and steps.

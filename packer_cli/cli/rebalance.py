@@ -6,7 +6,7 @@ from typing import Any
 
 from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, say_next
-from packer_cli.cli.options import model_options, set_argument
+from packer_cli.cli.options import model_options, set_argument, wait_option
 from packer_cli.config import validate
 from packer_cli.config.models import RebalanceConfig
 from packer_cli.sizes import counted
@@ -16,6 +16,7 @@ from packer_cli.sizes import counted
 @set_argument
 @model_options(RebalanceConfig)
 @json_option("output/rebalance")
+@wait_option
 def command(folder: str, **values: Any) -> None:
     """Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, print_line, say_next, shown_command
-from packer_cli.cli.options import config_option, set_argument, workers_option
+from packer_cli.cli.options import config_option, set_argument, wait_option, workers_option
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError
 from packer_cli.remote.path import as_path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @option("--repair", "repairs", is_flag=True)
 @json_option("output/verify")
 @workers_option
+@wait_option
 @config_option
 def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None:
     """Check a packed data set for damage.

@@ -12,6 +12,7 @@ from packer_cli.config import WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import BusyError
+from packer_cli.folder_lock import waiting
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.repair import what_writes_shards, write_command
@@ -30,7 +31,7 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
     """
     report = _verify(folder, engine, fast=fast)
     if repairs and report.sound and not is_remote(folder):
-        with suppress(BusyError), locked_set(folder, has_plan=True):  # Removes what a killed repair left.
+        with suppress(BusyError), waiting(0), locked_set(folder, has_plan=True):  # Removes what a killed repair left.
             pass
     if not (repairs and report.damaged and all(damage.repair == write_command(folder) for damage in report.damaged)):
         return report

@@ -29,7 +29,7 @@ from packer_cli.engine.progress import Progress, Stopwatch, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written, find_range, remove_work
 from packer_cli.errors import BusyError
 from packer_cli.files import fingerprint, move_file, write_text
-from packer_cli.folder_lock import TaskLock, add_note, find_holders
+from packer_cli.folder_lock import TaskLock, add_note, find_holders, waiting
 from packer_cli.format.checksums import require_damage
 from packer_cli.remote.path import is_remote, paths_below
 from packer_cli.sizes import counted
@@ -295,7 +295,7 @@ def _complete(output: Output[Result], engine: Engine, share: TaskShare) -> Resul
     records = ArrayRecords(output.work)
     if records.pin() is not None and not records.is_complete():
         return None
-    with suppress(BusyError), output.hold(None):
+    with suppress(BusyError), waiting(0), output.hold(None):
         parts = share.all_parts(output.facts)
         result = None if parts is None else output.complete(engine, share, parts)
         if result is not None or (records.pin() is None and output.listing.exists()):

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from packer_cli.cli.console import show_progress
 from packer_cli.errors import BusyError, RunError
-from packer_cli.folder_lock import TaskLock, find_holders, hold_folder, lock_folder
+from packer_cli.folder_lock import TaskLock, find_holders, hold_folder, lock_folder, waiting
 from packer_cli.remote import lock
 from packer_cli.remote.lock import LockHolder, RemoteLock
 from packer_cli.remote.path import RemotePath
@@ -258,3 +259,14 @@ def test_a_probe_of_the_time_is_nobodys_file(bucket: RemotePath) -> None:
     (folder / ".clock.0123.tmp").write_bytes(b"now")
     with hold_folder(folder, lambda entries: False):
         assert len(find_holders(folder)) == 1
+
+
+def test_a_run_waits_until_the_lock_of_a_killed_one_has_run_out(folder, monkeypatch, capsys):
+    monkeypatch.setattr(lock, "EXPIRES", 1.0)
+    show_progress()
+    held_by(folder, host="elsewhere", pid=7)
+    with pytest.raises(BusyError), lock_folder(folder):
+        pass
+    with waiting(30), lock_folder(folder):
+        assert lock._read(folder / NAME).host != "elsewhere"
+    assert capsys.readouterr().err.startswith("waiting up to 30.0 s for process 7 on elsewhere to end")
