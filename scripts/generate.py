@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from packer_cli.cli.failure import ErrorOutput
+from packer_cli.cli.log import FORMATS
 from packer_cli.cli.print_set import SetOutput
 from packer_cli.commands.doctor import Checkup
 from packer_cli.commands.export import Exported
@@ -111,6 +112,7 @@ def config_schema() -> str:
     properties["engine"] = {"type": "string", "description": "local, ray or ray:ADDRESS."}
     properties["workers"] = {"type": "integer", "minimum": 1, "description": "Worker processes."}
     properties["json"] = {"type": "boolean", "description": "Print JSON instead of tables."}
+    properties["log_format"] = {"enum": [*FORMATS], "description": "Lines on stderr with time and level."}
     properties["wait"] = {"type": ["string", "integer"], "description": "Time to wait for another run, such as 5m."}
     properties["dry_run"] = {"type": "boolean", "description": "Write no shards."}
     both = {**properties, **{name.replace("_", "-"): value for name, value in properties.items()}}

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from packer_cli.cli.console import JsonOutput
+from packer_cli.cli.log import FORMATS, LINES
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Names, Panel
 
@@ -206,16 +207,25 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[[F], F]:
-    """Make the option `--json`, which `print_json` reads; `schema` is a name below `schemas/`."""
+    """Make `--json`, which `print_json` reads, and `--log-format`; `schema` is a name below `schemas/`."""
     text = f"Print JSON instead of tables; schemas/{schema}.schema.json describes it."
-    found: Callable[..., Any] = option(
-        "--json", "as_json", is_flag=True, panel=panel, is_common=False, help=text, expose_value=False, callback=_note
-    )
-    return found
+    about: dict[str, Any] = {"panel": panel, "is_common": False, "expose_value": False}
+    results = option("--json", "as_json", is_flag=True, help=text, callback=_note, **about)
+    lines = option("--log-format", type=Choice(FORMATS), is_eager=True, callback=_set_log_format, **about)
+    return lambda function: results(lines(function))
 
 
 def _note(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.ensure_object(JsonOutput).is_wanted = value
+
+
+def _set_log_format(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Give each line on stderr its time (UTC) and level, as text or as a JSON object.
+
+    Lines of progress come in place of bars, every 30 seconds, as they do without a terminal.
+    """
+    if value is not None:  # It may come from a config file. `main` has set what is typed, for early errors.
+        LINES.form = value
 
 
 def all_commands(ctx: click.Context) -> dict[str, click.Command]:

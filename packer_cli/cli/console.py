@@ -1,4 +1,4 @@
-"""Output for people: progress on stderr if it is a terminal, results on stdout.
+"""Output for people: lines and progress on stderr, results on stdout.
 
 Texts hold names of files, keys of records and whatever else came from outside, so each line is made `printable` here.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shlex
 import shutil
 import sys
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer_cli.cli.log import LINES, progress_lines
 from packer_cli.engine.progress import LOGGER, Progress, show_bars
 from packer_cli.errors import printable
 
@@ -29,30 +29,13 @@ if TYPE_CHECKING:
     from packer_cli.tables.table import Table
 
 
-class _Lines(logging.Handler):
-    """Handler that prints the lines of the stages on stderr, above the bar if there is one."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print a line."""
-        if record.levelno >= logging.WARNING:
-            say_colored("warning: ", "yellow", record.getMessage())
-        else:
-            print(printable(record.getMessage()), file=sys.stderr, flush=True)  # Click would write over the bar.
-
-
 def show_progress() -> None:
-    """Show progress bars and lines on finished work, as the command line does: on stderr, or below a notebook cell."""
+    """Show progress and lines on finished work, as the command line does: on stderr, or below a notebook's cell."""
     if not LOGGER.handlers:
-        LOGGER.addHandler(_Lines())
+        LOGGER.addHandler(LINES)
         LOGGER.setLevel(logging.INFO)
         LOGGER.propagate = False
     show_bars(_progress_bar)
-
-
-def say_colored(word: str, color: str, text: str) -> None:
-    """Print a line on stderr. Its first word is colored if stderr is a terminal and NO_COLOR is not set."""
-    plain = False if os.environ.get("NO_COLOR") else None
-    click.echo(click.style(word, fg=color, bold=True) + printable(text), err=True, color=plain)
 
 
 def print_line(text: str = "") -> None:
@@ -62,9 +45,10 @@ def print_line(text: str = "") -> None:
 
 @contextmanager
 def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
-    """Show a bar on a terminal's stderr, or below a notebook's cell, where rich puts it; else show nothing."""
-    if not (sys.stderr.isatty() or _in_notebook()):
-        yield lambda done, total, what="": None
+    """Show a bar on a terminal's stderr, or below a notebook's cell, where rich puts it; else print lines."""
+    if LINES.form is not None or not (sys.stderr.isatty() or _in_notebook()):
+        with progress_lines(label, unit) as show_line:
+            yield show_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
 import click
 
 from packer_cli.cli.command import sections_of
-from packer_cli.cli.console import JsonOutput, say_colored, show_progress
+from packer_cli.cli.console import JsonOutput, show_progress
 from packer_cli.cli.failure import describe_failure
+from packer_cli.cli.log import FORMATS, LINES
+from packer_cli.engine.progress import LOGGER
 from packer_cli.errors import BusyError, HbpackError, PlanError, RunError, UsageError, printable
 from packer_cli.signals import INSIDE, stop_signals
 from packer_cli.startup import exit_at_once, few_collections, own_process
@@ -190,6 +192,7 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     own_process()
     show_progress()
+    LINES.form = next((form for form in FORMATS if form == _value_of("--log-format", sys.argv[1:])), None)
     output = JsonOutput("--json" in sys.argv[1:])
     try:
         with stop_signals(partial(_leave_at_once, output)) as stop:
@@ -361,7 +364,7 @@ def _one_line(error: click.ClickException) -> str:
 
 
 def _fail(end: _End, output: JsonOutput) -> NoReturn:
-    say_colored("error: ", "red", end.message)
+    LOGGER.error("%s", end.message)
     _print_json(end, output)
     sys.exit(end.code)
 

@@ -44,9 +44,9 @@ def naming(subject: str) -> Iterator[None]:
         _subject.reset(before)
 
 
-def say(text: str) -> None:
-    """Log a line about what was done."""
-    LOGGER.info("%s%s", _subject.get(), text)
+def say(text: str, **facts: object) -> None:
+    """Log a line about what was done; `facts` are what it says, for programs that read the lines."""
+    LOGGER.info("%s%s", _subject.get(), text, extra={"facts": facts})
 
 
 def warn(text: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import packer_cli as hbpack
 from packer_cli.cli.main import cli
 
-OF_THE_COMMAND_LINE = {"as_json", "columns", "config", "help", "help_all", "lists", "wait"}
+OF_THE_COMMAND_LINE = {"as_json", "columns", "config", "help", "help_all", "lists", "log_format", "wait"}
 """Options that print, or read a file of options or a list of inputs."""
 SUBJECTS = {"inputs", "path", "store"}
 """What a command works on; the first argument of its function."""

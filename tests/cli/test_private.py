@@ -115,12 +115,12 @@ def test_names_and_keys_are_escaped_wherever_they_are_printed(hbpack, tokenizer,
 
 
 def test_only_the_console_prints(repo: Path) -> None:
-    """It escapes what it prints; the others print what is safe by itself: the help, JSON, and samples of `show`."""
+    """It and the log escape their lines; the others print what is safe: the help, JSON, and samples of `show`."""
     found = [
         path.name
         for path in (repo / "packer_cli/cli").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("click.echo", "click.secho", "print")
     ]
-    assert set(found) == {"console.py", "command.py", "show.py"}
-    assert len(found) - found.count("console.py") == 3
+    assert set(found) == {"console.py", "log.py", "command.py", "show.py"}
+    assert len(found) - found.count("console.py") == 4
