@@ -26,7 +26,7 @@ from packer_cli.cli.command import sections_of
 from packer_cli.cli.console import JsonOutput, show_progress
 from packer_cli.cli.failure import describe_failure
 from packer_cli.cli.log import FORMATS, LINES
-from packer_cli.engine.progress import LOGGER
+from packer_cli.engine.progress import LOGGER, say_failures
 from packer_cli.errors import BusyError, HbpackError, PlanError, RunError, UsageError, printable
 from packer_cli.signals import INSIDE, stop_signals
 from packer_cli.startup import exit_at_once, few_collections, own_process
@@ -198,7 +198,10 @@ def main() -> None:
         with stop_signals(partial(_leave_at_once, output)) as stop:
             try:
                 _start_early(sys.argv[1:])
-                cli.main(prog_name="hbpack", standalone_mode=False, obj=output)
+                try:
+                    cli.main(prog_name="hbpack", standalone_mode=False, obj=output)
+                finally:
+                    say_failures("other work")
                 sys.stdout.flush()
             except BaseException as error:
                 if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from packer_cli.errors import RunError
+from packer_cli.remote.retries import note_failures, take_failures
 from packer_cli.signals import STOPS
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -69,7 +70,8 @@ def outcome_of(answer: bytes | Died) -> Any:
     """Return the result that a worker sent, or `Died`. Raises the task's own error."""
     if isinstance(answer, Died):
         return answer
-    is_error, outcome = pickle.loads(answer)
+    is_error, outcome, failures = pickle.loads(answer)
+    note_failures(failures)
     if is_error:
         raise outcome
     return outcome
@@ -132,13 +134,12 @@ def _serve(connection: Connection) -> None:
             function, task = connection.recv()
         except (EOFError, OSError):
             return
-        answer: tuple[bool, Any]
         try:
-            answer = (False, function(task))
+            is_error, outcome = False, function(task)
         except Exception as error:
-            answer = (True, _sendable(error))
+            is_error, outcome = True, _sendable(error)
         with suppress(BrokenPipeError):  # Interrupted: nobody is listening, and nothing should be printed.
-            connection.send(answer)
+            connection.send((is_error, outcome, take_failures()))
 
 
 def _sendable(error: Exception) -> Exception:

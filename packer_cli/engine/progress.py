@@ -13,6 +13,9 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
+from packer_cli.remote.retries import take_failures
+from packer_cli.sizes import counted
+
 LOGGER = logging.getLogger("hbpack")
 
 
@@ -68,9 +71,23 @@ def show_bars(show: ShowBar) -> None:
     _show_bar = show
 
 
-def progress_bar(label: str, *, unit: str = "bytes") -> AbstractContextManager[Progress]:
-    """Show a progress bar; call the value of the block with (done, total)."""
-    return _show_bar(label, unit)
+@contextmanager
+def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Progress]:
+    """Show a progress bar; call the value of the block with (done, total). At last, say which requests failed."""
+    try:
+        with _show_bar(label, unit) as progress:
+            yield progress
+    finally:
+        say_failures(label)
+
+
+def say_failures(label: str) -> None:
+    """Say how many requests to remote storage have failed since the last call, and were sent again."""
+    failures = take_failures()
+    if failures:
+        number = sum(failures.values())
+        answers = ", ".join(f"{answer}: {times:,}" for answer, times in failures.items())
+        say(f"{label}: {counted(number, 'failed request')} to storage, sent again ({answers})", retries=number)
 
 
 class Stopwatch:

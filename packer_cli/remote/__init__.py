@@ -3,6 +3,7 @@
 ::
 
     system.py     opens the file system of a URL, with one-line errors, and retries requests
+    retries.py    counts requests that failed and were sent again
     path.py       `RemotePath`: the part of `pathlib.Path` that hbpack uses, for a URL
     file.py       reads an object in ranges, ahead of the reader
     lock.py       one run at a time writes to a folder

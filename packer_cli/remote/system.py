@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from packer_cli.errors import HbpackError, RemoteError, UnreachableError
+from packer_cli.remote.retries import note_failures, num_failures, watch_s3
 
 StorageOptions = dict[str, Any]
 """Options that an fsspec file system is opened with, such as `key` or `endpoint_url`."""
@@ -55,6 +56,7 @@ def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answer
     """
     begin = time.monotonic()
     for number in range(1, TRIES + 1):
+        noted = num_failures()
         try:
             return request()
         except _FINAL:
@@ -72,6 +74,8 @@ def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answer
                     f"{name!r} could not be {what} in {TRIES} tries ({type(error).__name__}: {error}); check the "
                     "network and the address, then run again"
                 ) from error
+            if num_failures() == noted:
+                note_failures({f"{name.partition('://')[0]} storage fails ({type(error).__name__})": 1})
             time.sleep(FIRST_DELAY * 2 ** (number - 1) * random.uniform(1, 1.5))
     raise AssertionError
 
@@ -147,8 +151,14 @@ def ask(url: str, options: StorageOptions, request: Callable[[Any, str], T], wha
     """
     system, key = _system(url, options)
     path = path_in_system(url, options)
+
+    def send() -> T:
+        if key not in _answered:
+            watch_s3(system)
+        return request(system, path)
+
     try:
-        answer = retry(url, lambda: request(system, path), what=what, has_answered=key in _answered)
+        answer = retry(url, send, what=what, has_answered=key in _answered)
     except FileNotFoundError:
         _answered.add(key)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None

@@ -250,7 +250,10 @@ def test_errors_are_one_line(s3: S3Server, bucket: RemotePath, hbpack: Any, monk
     with s3.failing(slow_down=1.0):
         done = hbpack("stats", bucket / "out")
     assert done.code == os.EX_TEMPFAIL
-    (error,) = done.stderr.splitlines()
+    said, number, error = done.stderr.splitlines()
+    assert said.startswith(s3.url.removeprefix("http://"))
+    assert said.endswith("; trying again")
+    assert number.startswith("other work: ")
     assert error.startswith(f"error: '{bucket}/out' could not be read in 6 tries (")
     assert error.endswith("); check the network and the address, then run again")
 
