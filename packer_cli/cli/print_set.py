@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from packer_cli.cli.console import print_json, print_line, print_note, print_tables, say_next, say_set, shown_command
-from packer_cli.commands.output_folder import store_of
+from packer_cli.commands.inputs import parts_of_epoch, sources_of
 from packer_cli.commands.plan import Plan
 from packer_cli.compare.outcome import PlanSimulation, savings
 from packer_cli.config import GpuConfig, TrainConfig
@@ -17,14 +17,13 @@ from packer_cli.engine.progress import warn
 from packer_cli.errors import UsageError
 from packer_cli.format.constants import PLAN_NAME, REJECTED_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.metrics import Counts, GroupChoice, InputCounts, PlanMetrics
-from packer_cli.format.tokens import SourceInfo
+from packer_cli.format.metrics import Counts, GroupChoice, NamedInput, PlanMetrics
+from packer_cli.format.tokens import InputInfo
 from packer_cli.plan.figures import as_in_text
 from packer_cli.remote.path import as_path
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.sizes import counted, duration
-from packer_cli.tables.stats import counts_table, describe_plan, inputs_table, metrics_tables
-from packer_cli.tokens.index import read_index
+from packer_cli.tables.stats import counts_table, describe_plan, metrics_tables, sources_tables
 
 _MUCH_PADDING = 0.2
 _FEW_ITERATIONS = 10
@@ -45,16 +44,6 @@ class WrittenShards:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedInput(InputCounts):
-    """An input's part of an epoch."""
-
-    name: str
-    """The input, under the name given."""
-    share: float
-    """Share of the epoch's tokens."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SetOutput(PlanMetrics):
     """Output of `hbpack pack`, `plan`, `append` and `write`."""
 
@@ -65,13 +54,13 @@ class SetOutput(PlanMetrics):
     validation: Counts | None = None
     """Records of the validation set by their outcome; none for a plan that sets nothing aside."""
     inputs: tuple[NamedInput, ...] | None = None
-    """Each input's part of an epoch, where there are several."""
+    """Each input's part of an epoch."""
     group_choice: GroupChoice | None = None
     """The choice of automatic groups."""
     prediction: PlanSimulation | None = None
     """The predicted epoch, with `--model` and `--gpu`, or `--profile`."""
-    sources: tuple[SourceInfo, ...] | None = None
-    """The inputs of a set that is complete, each with its files that were not read."""
+    sources: tuple[InputInfo, ...] | None = None
+    """The inputs, each with its files that were not read, and what was read of the others."""
     shards: WrittenShards | None = None
     """Fields of a set that is complete."""
 
@@ -93,13 +82,8 @@ def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
             _, prediction = simulate_plan(planned, config, TrainConfig())
     _warn_of_positions(planned, config)
     _warn_of_trainer(planned, config)
-    inputs = None
-    if counts.inputs is not None:
-        sources = (manifest or read_index(store_of(folder, planned.header))).sources
-        inputs = tuple(
-            NamedInput(name=source.name, share=each.tokens / max(1, counts.tokens), **vars(each))
-            for source, each in zip(sources, counts.inputs, strict=True)
-        )
+    sources = sources_of(planned, folder)
+    inputs = parts_of_epoch(sources, counts)
     counts_of = {folder / name: read_plan_header(folder / name / PLAN_NAME).counts for name in planned.config.sets}
     aside = counts_of.get(folder / VALIDATION)
     result = SetOutput(
@@ -110,7 +94,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
         **vars(planned.metrics),
         group_choice=planned.group_choice,
         prediction=prediction,
-        sources=manifest.sources if manifest else None,
+        sources=sources,
         shards=_written(manifest) if manifest else None,
     )
     if print_json(result):
@@ -121,7 +105,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
         share = f"{aside.samples / number:.2%} of {counted(number, counts.unit)}, in {folder / VALIDATION}"
         of_records.append(replace(counts_table(aside), title="Validation", notes=(share,)))
     how = describe_plan(planned.config.strategy, planned.config.used_packing)
-    tables = [inputs_table([(each.name, each.samples, each.tokens) for each in inputs])] if inputs else []
+    tables = sources_tables(sources or (), inputs or (), counts.reasons or (), counts.unit, most=6)
     print_tables(*of_records, *tables, *metrics_tables(planned.metrics, counts, how))
     reasons = [own for own, each in counts_of.items() if each.dropped or each.truncated or each.rejected]
     if reasons:

@@ -20,6 +20,7 @@ from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Pla
 from packer_cli.plan.notes import overflow_notes, reasons_lost, row_notes, why_over
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.sizes import counted
+from packer_cli.tokens.accounts import files_of, reasons_of
 from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.rejects import RejectedRecord, store_rejects
@@ -182,5 +183,6 @@ def counts_of(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) ->
         records_with_special_tokens=records.total("num_with_special"),
         loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
         loss_weight=None if loss.weights is None else float(loss.weights.sum()),
+        reasons=reasons_of(files_of(records)) or None,
         not_used=dict(records.unused) or None,
     )

@@ -311,7 +311,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
         store_fingerprint=index.fingerprint,
         config=config,
         group_choice=choice,
-        counts=counts_of(of_store.records_of(config), cut.counts(plan.pieces), piece_loss),
+        counts=counts_of(of_store.records_of(config), cut.counts(plan.pieces, piece_loss.tokens), piece_loss),
         metrics=plan_stats(plan, resolved.request, samples.sources),
     )
     seconds = str(watch)

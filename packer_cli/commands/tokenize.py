@@ -20,8 +20,10 @@ from packer_cli.errors import InputError, RunError, UsageError
 from packer_cli.files import move_file
 from packer_cli.folder_lock import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
-from packer_cli.format.tokens import SkippedFiles
+from packer_cli.format.metrics import ReasonCount
+from packer_cli.format.tokens import InputInfo, SkippedFiles
 from packer_cli.remote.path import as_path, is_remote, paths_below
+from packer_cli.tokens.accounts import files_of, inputs_of, reasons_of
 from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
 from packer_cli.tokens.rejects import store_rejects, write_rejected
@@ -48,6 +50,10 @@ class Tokenized:
     """Files of the store."""
     skipped: tuple[SkippedFiles, ...] | None = None
     """The files of folders and globs that were not read; None if there were none."""
+    sources: tuple[InputInfo, ...] | None = None
+    """The inputs, each with its files that were not read, and what was read of the others."""
+    reasons: tuple[ReasonCount, ...] | None = None
+    """The rejected records by the kind of reason, the most frequent first; None if there are none."""
     not_used: dict[str, int] | None = None
     """Records that hold something which is not used, by the name of the unused part; None if there are none."""
     unit: str = "sample"
@@ -65,6 +71,8 @@ def describe_store(output: str) -> Tokenized:
         is_complete=index is not None,
         num_parts=len(index.parts) if index else 0,
         skipped=by_suffix(each for source in index.sources for each in source.skipped or ()) if index else None,
+        sources=inputs_of(index) if index else None,
+        reasons=(reasons_of(files_of(index)) or None) if index else None,
         not_used=(dict(index.unused) or None) if index else None,
         unit=index.unit if index else "sample",
         **{figure: index.total(figure) if index else 0 for figure in figures},

@@ -31,10 +31,11 @@ from packer_cli.folder_lock import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.manifest import SetWriter, file_info, is_of_plan, set_fingerprint, source_infos, write_manifest
+from packer_cli.shards.manifest import SetWriter, file_info, is_of_plan, set_fingerprint, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files, write_command
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.tokens.accounts import inputs_of
 from packer_cli.tokens.index import TOKENS, find_damaged_parts, read_index
 from packer_cli.tokens.rejects import write_rejected
 
@@ -237,7 +238,7 @@ class _Set(Output[Manifest]):
                 )
             return manifest
         # The names that its token store has now, which decide no byte of the shards.
-        named = replace(manifest, tokenizer=index.tokenizer, sources=source_infos(index))
+        named = replace(manifest, tokenizer=index.tokenizer, sources=inputs_of(index))
         if why is not None:
             from packer_cli.commands.plan_notes import left_out  # These load numba, which nothing else here needs.
             from packer_cli.tokens.samples import StoreSamples

@@ -238,7 +238,8 @@ class Blocks:
         self._xxh3, self._digest = xxh3, xxhash.xxh3_128()
         self._path = file.path
         stop = file.num_bytes if stop is None else stop
-        self._left = stop - start
+        self.left = stop - start
+        """Bytes of the file itself, or of the range, that have not been read yet."""
         self.consumed = 0
         """Bytes of the file itself read so far, compressed ones for a compressed file."""
         self.broken = ""
@@ -265,9 +266,9 @@ class Blocks:
     def read(self, size: int) -> bytes:
         """Read about `size` bytes, at least one; nothing at the end."""
         if self._inflated is None:
-            if self._left <= 0:
+            if self.left <= 0:
                 return b""
-            block = self._read_raw(min(size, self._left))
+            block = self._read_raw(min(size, self.left))
             if not block:
                 raise changed(self._path)
             return block
@@ -314,10 +315,10 @@ class Blocks:
         with readable(self._path, OSError):
             data = self._raw.read(size)
         self.consumed += len(data)
-        self._left -= len(data)
+        self.left -= len(data)
         if self._xxh3:
             self._digest.update(data)
-            if not self._left and self._digest.hexdigest() != self._xxh3:
+            if not self.left and self._digest.hexdigest() != self._xxh3:
                 raise changed(self._path)
         return data
 

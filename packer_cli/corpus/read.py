@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from packer_cli.corpus.blocks import require_span
-from packer_cli.corpus.readers.base import RawBatch, ReadRules
+from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.token_rows import TokenRecord, read_records, read_rows
@@ -27,6 +28,8 @@ class SliceReader(Normalizer):
     ) -> None:
         super().__init__(schema, alpaca_form, items)
         self._rules = rules or ReadRules()
+        self.lost = Counter[int]()
+        """Bytes of each slice's file that could not be read, by the slice's `base`."""
 
     def read(self, slice_: CorpusSlice, base: int = 0) -> Iterator[DocumentBatch]:
         """Yield every record once, as a document, as tokenized samples or as a reject, each in file order.
@@ -42,6 +45,7 @@ class SliceReader(Normalizer):
         file, schema = slice_.file, self._schema
         try:
             if slice_.unreadable:
+                self.lost[base] += _num_bytes(slice_)
                 yield DocumentBatch(rejects=[Gap(base + slice_.first_line, slice_.unreadable)])
             elif file.format in TOKEN_FORMATS and schema not in ("auto", "tokens"):
                 has_items = self._items in OF_ITEMS
@@ -49,6 +53,7 @@ class SliceReader(Normalizer):
                 raise ConfigError(f"{file.path}: holds token ids, not {schema} records; {remedy}")
             else:
                 for raw in READERS[file.format].read(slice_, self._rules, self.fields):
+                    self.lost[base] += raw.lost
                     yield self._documents(raw, base)
         except HbpackError:
             require_unchanged(file)  # Else this is why.
@@ -78,3 +83,10 @@ class SliceReader(Normalizer):
             batch.pairs = {line: values for line, _, values in tokenized if values is not None and line not in lost}
         batch.rejects.sort(key=lambda entry: entry.line)
         return batch
+
+
+def _num_bytes(slice_: CorpusSlice) -> int:
+    """Return the bytes of a slice, or about those that a slice of its file has."""
+    if slice_.span is not None:
+        return slice_.span[1] - slice_.span[0]
+    return min(slice_.file.num_bytes, default_slice_bytes(slice_.file.num_bytes))

@@ -103,7 +103,8 @@ class CorpusSlice(NamedTuple):
     @classmethod
     def lost(cls, file: CorpusFile, why: str) -> CorpusSlice:
         """Make the one slice of a file of which nothing can be read."""
-        return cls(file, 0, max(file.num_bytes, 1), unreadable=f"{why}; what it holds is left out")
+        why = f"{why}; what it holds is left out"
+        return cls(file, 0, max(file.num_bytes, 1), unreadable=why, span=(0, file.num_bytes))
 
 
 Record = dict[str, Any]

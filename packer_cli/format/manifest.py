@@ -20,7 +20,7 @@ from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.records import json_values, read_record, sort_keys
 from packer_cli.format.schema import RowColumns, index_schema, token_type
-from packer_cli.format.tokens import PlanOptions, SampleOptions, SourceInfo, TokenizerInfo
+from packer_cli.format.tokens import InputInfo, PlanOptions, SampleOptions, TokenizerInfo
 from packer_cli.remote.local import open_source
 from packer_cli.remote.path import is_remote, path_from
 from packer_cli.version import __version__
@@ -88,7 +88,7 @@ class Manifest:
     origin: Origin | None = None
     """The place where this set goes on; None where the set is as it was planned."""
     tokenizer: TokenizerInfo
-    sources: tuple[SourceInfo, ...]
+    sources: tuple[InputInfo, ...]
     """Inputs by source id."""
     counts: Counts
     """Counts of the records by what became of them."""

@@ -58,6 +58,27 @@ class InputCounts:
 
     samples: int
     tokens: int
+    loss_tokens: int | None = None
+    """None: of lengths alone, or of a set that is older than this count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedInput(InputCounts):
+    """An input's part of an epoch, with its name."""
+
+    name: str
+    """The input, under the name given."""
+    share: float
+    """Share of the epoch's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasonCount:
+    """Number of records that were rejected for a kind of reason."""
+
+    reason: str
+    """The reason, with `...` for what differs from record to record."""
+    records: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +97,7 @@ class SampleCounts:
     """Counts of the items, which are samples here; None, as `trees` is, in sets without trees."""
     trees: TreeFigures | None = None
     inputs: tuple[InputCounts, ...] | None = None
-    """In the order in which they were named; None for one input, and for lengths alone."""
+    """In the order in which they were named; None for lengths alone, and a validation set."""
 
     @property
     def unit(self) -> str:
@@ -100,6 +121,9 @@ class Counts(SampleCounts):
     """Loss tokens of an epoch; only where tokens have weights."""
     loss_weight: float | None = None
     """The sum of the weights of an epoch's loss tokens; only where tokens have weights."""
+    reasons: tuple[ReasonCount, ...] | None = None
+    """The rejected records by the kind of reason, the most frequent first; None: there are none, or the set is older
+    than these counts."""
     not_used: dict[str, int] | None = None
     """Records that hold something which is not used, by what it is; None: there are none."""
 

@@ -36,6 +36,45 @@ class SourceInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DamagedFile:
+    """A file of which a part could not be read."""
+
+    path: str
+    num_bytes: int
+    """Bytes, about, that are lost; 0 where the end of the file is missing, whose size is not known."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadFigures:
+    """Figures of what was read of an input, each record once, those of a validation set included."""
+
+    files: int
+    num_bytes: int
+    """Bytes of the files, as they are stored."""
+    records: int
+    """Records, those that were rejected included."""
+    rejected: int
+    tokens: int
+    """Tokens; the ones that branches of an item share count once."""
+    loss_tokens: int
+    num_damaged: int
+    """Files of which a part could not be read."""
+    lost_bytes: int
+    """Bytes, about, that could not be read of them."""
+    damaged: tuple[DamagedFile, ...]
+    """The damaged files that lost most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputInfo(SourceInfo):
+    """One input, and what was read of it."""
+
+    read: ReadFigures | None = None
+    """None: the set is older than these figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerInfo:
     """The identity of a tokenizer. Two with equal fingerprints give equal ids and texts."""
 

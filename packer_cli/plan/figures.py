@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from packer_cli.format import metrics as records
 from packer_cli.format.constants import Mask
+from packer_cli.format.tokens import InputInfo
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
 from packer_cli.plan.core.metrics import measure, measure_each, pieces_by_group
@@ -242,6 +243,13 @@ class Stats:
     """Sparsity of the attention mask; None for trees."""
     trees: records.TreeFigures | None = None
     """Savings of shared prefixes, of samples that were not planned; of a plan, `counts` have them."""
+    sources: tuple[InputInfo, ...] | None = None
+    """The inputs, and what was read of each; None of lengths alone."""
+    inputs: tuple[records.NamedInput, ...] | None = None
+    """Each input's part of an epoch; None without a plan, and of a validation set."""
+    reasons: tuple[records.ReasonCount, ...] | None = None
+    """The rejected records of a token store by the kind of reason, the most frequent first; `counts` of a packed set
+    have them."""
 
     @property
     def unit(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +24,14 @@ from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, 
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
 from packer_cli.format.ragged import owners
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
-from packer_cli.format.tokens import SourceInfo
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import is_remote, relative_path
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter, lay_out
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, StoreIndex, read_index
+from packer_cli.tokens.accounts import inputs_of
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, read_index
 from packer_cli.tokens.store import open_store
 from packer_cli.version import __version__
 
@@ -132,11 +131,6 @@ def file_info(folder: Path, path: str) -> FileInfo:
     """Describe for the manifest a file that is there. Price: reading it once."""
     file = folder / path
     return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
-
-
-def source_infos(index: StoreIndex) -> tuple[SourceInfo, ...]:
-    """Describe for the manifest the inputs."""
-    return tuple(replace(source.given, skipped=source.skipped) for source in index.sources)
 
 
 BYTES_VERSION = 3
@@ -248,7 +242,7 @@ class SetWriter:
             rejected=file_info(self._folder, REJECTED_NAME) if has_rejected else None,
             tokens=tuple(parts) if self._options.index_only else (),
             tokenizer=index.tokenizer,
-            sources=source_infos(index),
+            sources=inputs_of(index),
             counts=header.counts,
             metrics=header.metrics,
             config=SetConfig(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from packer_cli.format import metrics as records
+from packer_cli.format.tokens import InputInfo, ReadFigures
 from packer_cli.plan.core.segments import BLOCK
 from packer_cli.plan.figures import LengthStats, Masks, Stats
 from packer_cli.plan.strategies.registry import STRATEGIES
-from packer_cli.sizes import counted, large, ratio
+from packer_cli.sizes import counted, format_bytes, large, ratio
 from packer_cli.tables.table import Table, cell, table_of, table_of_values
 
 
@@ -17,10 +19,14 @@ def stats_tables(stats: Stats) -> list[Table]:
     """Tabulate the figures of lengths, of a plan, or of both."""
     trees = stats.trees or (stats.counts.trees if stats.counts else None)
     tables = [lengths_table(stats.lengths, "item" if trees else "sample")] if stats.lengths else []
+    reasons = stats.reasons or getattr(stats.counts, "reasons", None) or ()
+    of_sources = sources_tables(stats.sources or (), stats.inputs or (), reasons, stats.unit)
     if stats.counts and stats.metrics:
         how = describe_plan(stats.strategy, stats.packing)
-        tables += [counts_table(stats.counts), *metrics_tables(stats.metrics, stats.counts, how)]
+        tables += [counts_table(stats.counts), *of_sources, *metrics_tables(stats.metrics, stats.counts, how)]
         tables += [masks_table(stats.metrics, stats.masks)] if stats.masks else []
+    else:
+        tables += of_sources
     return [*tables, trees_table(trees)] if trees else tables
 
 
@@ -103,20 +109,97 @@ def counts_table(counts: records.SampleCounts) -> Table:
     )
 
 
-_MOST_INPUTS = 6
-"""Rows of a table of inputs."""
+_MOST_NOTES = 3
+"""Damaged files that the notes below a table name, and inputs with skipped files."""
+_MOST_REASONS = 10
 
 
-def inputs_table(inputs: Sequence[tuple[str, int, int]]) -> Table:
-    """Tabulate each input's part of an epoch, of many inputs the largest: (name, samples, tokens)."""
-    total = sum(tokens for *_, tokens in inputs) or 1
-    if len(inputs) > _MOST_INPUTS:
-        inputs = sorted(inputs, key=lambda each: -each[2])
-        rest = inputs[_MOST_INPUTS - 1 :]
-        others = (f"{len(rest)} others", sum(each[1] for each in rest), sum(each[2] for each in rest))
-        inputs = [*inputs[: _MOST_INPUTS - 1], others]
-    rows = tuple((name, f"{num:,}", f"{tokens:,}", f"{tokens / total:.1%}") for name, num, tokens in inputs)
-    return Table(title="Inputs, in an epoch", header=("", "samples", "tokens", "share"), rows=rows)
+def sources_tables(
+    sources: Sequence[InputInfo],
+    inputs: Sequence[records.NamedInput],
+    reasons: Sequence[records.ReasonCount],
+    unit: str,
+    most: int = sys.maxsize,
+) -> list[Table]:
+    """Tabulate what went where: the mixture of an epoch, what was read of each input, and what was rejected.
+
+    What other tables say, too, is left out: of one input, and of inputs of which an epoch has each record once.
+
+    Args:
+        most: rows of a table of inputs, the largest of them.
+    """
+    tables = [_mixture_table(sources, inputs, unit, most)] if len(inputs) > 1 else []
+    read = [(source, source.read) for source in sources if source.read is not None]
+    is_whole = not any(source.skipped or figures.num_damaged for source, figures in read)
+    is_once = not any(figures.rejected or _asked(source) != _ONCE for source, figures in read)
+    if not is_whole or (len(read) > 1 and not is_once):
+        tables.append(_read_table(read, most))
+    if reasons:
+        rows = [(f"{each.records:,}", each.reason) for each in reasons[:_MOST_REASONS]]
+        if rest := reasons[_MOST_REASONS:]:
+            rows.append((f"{sum(each.records for each in rest):,}", f"{len(rest)} other reasons"))
+        header = ("records", "reason")
+        tables.append(Table(title="Rejected, by reason", header=header, rows=tuple(rows), is_text=True))
+    return tables
+
+
+def _mixture_table(sources: Sequence[InputInfo], inputs: Sequence[records.NamedInput], unit: str, most: int) -> Table:
+    shown = [*zip(inputs, map(_asked, sources), strict=True)]
+    if len(shown) > most:
+        shown.sort(key=lambda each: -each[0].tokens)
+        rest = [each for each, _ in shown[most - 1 :]]
+        names = ("samples", "tokens", "loss_tokens", "share")
+        sums = {name: sum(getattr(each, name) or 0 for each in rest) for name in names}
+        shown[most - 1 :] = [(records.NamedInput(name=f"{len(rest)} others", **sums), "")]
+    columns: dict[str, Callable[[tuple[records.NamedInput, str]], object]] = {
+        "": lambda each: each[0].name,
+        "asked for": lambda each: each[1],
+        f"{unit}s": lambda each: f"{each[0].samples:,}",
+        "tokens": lambda each: f"{each[0].tokens:,}",
+        "loss tokens": lambda each: cell(each[0].loss_tokens, "{:,}".format),
+        "share": lambda each: f"{each[0].share:.1%}",
+    }
+    return table_of("Inputs, in an epoch", shown, columns)
+
+
+_ONCE = "once"
+
+
+def _asked(source: InputInfo) -> str:
+    """Write what was asked of an input."""
+    if source.percent is not None:
+        return f"{source.percent:g}%"
+    if source.tokens is not None:
+        return counted(source.tokens, "token")
+    return _ONCE if source.weight == 1 else f"{source.weight:g} times"
+
+
+def _read_table(read: Sequence[tuple[InputInfo, ReadFigures]], most: int) -> Table:
+    shown = read if len(read) <= most else sorted(read, key=lambda each: -each[1].tokens)[:most]
+    columns: dict[str, Callable[[tuple[InputInfo, ReadFigures]], object]] = {
+        "": lambda each: each[0].name,
+        "files": lambda each: f"{each[1].files:,}",
+        "skipped": lambda each: f"{sum(skipped.num_files for skipped in each[0].skipped or ()):,}",
+        "damaged": lambda each: f"{each[1].num_damaged:,}",
+        "lost": lambda each: format_bytes(each[1].lost_bytes),
+        "records": lambda each: f"{each[1].records:,}",
+        "rejected": lambda each: f"{each[1].rejected:,}",
+        "tokens": lambda each: f"{each[1].tokens:,}",
+        "loss tokens": lambda each: f"{each[1].loss_tokens:,}",
+    }
+    skips = [
+        f"skipped of {source.name}: "
+        + ", ".join(f"{counted(each.num_files, 'file')} of {each.suffix}" for each in source.skipped)
+        for source, _ in read
+        if source.skipped
+    ]
+    damage = [
+        f"{each.path}: {each.reason} ({format_bytes(each.num_bytes)} lost)" for _, of in read for each in of.damaged
+    ]
+    notes = [*skips[:_MOST_NOTES], *damage[:_MOST_NOTES]]
+    if len(read) > most:
+        notes.append(f"the {most} largest of {len(read)} inputs; hbpack stats shows all")
+    return table_of("Inputs, each record once", shown, columns, *notes)
 
 
 _LEAST = "  least possible"

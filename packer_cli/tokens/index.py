@@ -48,10 +48,30 @@ class PartFile:
     source: int
     fingerprint: str
     """Fingerprint of the file's content, and of the files that are read with it."""
+    num_bytes: int
+    """Bytes of the whole file."""
     num_samples: int
     num_rejected: int
+    num_tokens: int
+    num_loss_tokens: int
+    num_without_loss: int = 0
+    """Rejected records in which no token carries a loss."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Rejected records by the kind of reason, the most frequent first."""
+    lost_bytes: int = 0
+    """Bytes of the file, about, that could not be read."""
     unreadable: str = ""
     """Why the file, or a part of it, could not be read, the first reason if there are several; empty if it could."""
+
+    @property
+    def num_records(self) -> int:
+        """Records, those that were rejected included."""
+        return self.num_samples + self.num_rejected
+
+    @property
+    def num_refused(self) -> int:
+        """Rejected records but for those that carry no loss, which are as they should be."""
+        return self.num_rejected - self.num_without_loss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
@@ -25,12 +26,13 @@ from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
+from packer_cli.tokens.accounts import kind_of, most_frequent
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, rejects_name
 from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, count_by_slice, read_slices
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
-from packer_cli.tokens.writer import LateColumnsError, PartWriter
+from packer_cli.tokens.writer import FIGURES, LateColumnsError, PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.config import TokenizeConfig
@@ -246,13 +248,16 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
 
     reader = _reader(task)
     encoder.start_part()
-    num_samples = np.zeros(len(task.slices), dtype=np.int64)
-    figures: dict[str, Any] = dict.fromkeys(("num_without_loss", "num_with_special", "num_open"), 0)
+    figures: dict[str, Any] = dict.fromkeys(("num_with_special", "num_open"), 0)
     shapes: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
         writer = PartWriter(
-            file, token_type(_tokenizer(task).vocab_size), columns, share_prefixes=task.options.share_prefixes
+            file,
+            token_type(_tokenizer(task).vocab_size),
+            columns,
+            share_prefixes=task.options.share_prefixes,
+            num_slices=len(task.slices),
         )
         for batch in encoder.encode_all(read_slices(reader, task.slices)):
             encoded, without_loss = drop_without_loss(batch, encoder.unused)
@@ -264,37 +269,37 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
                 encoder.unused[EQUAL] += num_equal_pairs(samples, items)
             shapes.update(encoded.kinds.get(line, "tokens") for line in lines.tolist())
             figures["num_open"] += int(np.count_nonzero(is_open))
-            figures["num_without_loss"] += len(without_loss)
             figures["num_with_special"] += encoded.num_with_special
-            rejects.write([*encoded.rejects, *without_loss])
+            rejects.write(encoded.rejects, without_loss)
             if len(lines):
-                num_samples += count_by_slice(lines, len(task.slices))
                 writer.write(samples, items)
         writer.close()
-    of_each = num_samples.tolist(), rejects.num_rejected.tolist(), rejects.gaps
     files = tuple(
         PartFile(
             path=slice_.file.path,
             source=slice_.file.source_id,
             fingerprint=slice_.file.fingerprint,
-            num_samples=samples,
-            num_rejected=rejected,
-            unreadable=gap,
+            num_bytes=slice_.file.num_bytes,
+            **dict(zip(FIGURES, writer.of_slices[number].tolist(), strict=True)),
+            num_rejected=int(rejects.num_rejected[number]),
+            num_without_loss=int(rejects.num_without_loss[number]),
+            reasons=most_frequent(rejects.reasons[number]),
+            lost_bytes=reader.lost[number << LINE_BITS],
+            unreadable=rejects.gaps[number],
         )
-        for slice_, samples, rejected, gap in zip(task.slices, *of_each, strict=True)
+        for number, slice_ in enumerate(task.slices)
     )
     return PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
         files=files,
-        num_samples=writer.num_samples,
-        num_tokens=writer.num_tokens,
-        num_loss_tokens=writer.num_loss_tokens,
+        **writer.totals,
         loss_weight=writer.loss_weight,
         kinds=writer.kinds,
         num_branches=writer.num_branches,
         num_flat_tokens=writer.num_flat_tokens,
         num_rejected=int(rejects.num_rejected.sum()),
+        num_without_loss=int(rejects.num_without_loss.sum()),
         **figures,
         shapes=dict(sorted(shapes.items())),
         unused=dict(sorted((reader.unused + encoder.unused).items())),
@@ -319,26 +324,35 @@ class RejectsWriter(ExitStack):
         super().__init__()
         self.num_rejected = np.zeros(num_slices, dtype=np.int64)
         """int64[s]: number of rejected records of each slice."""
+        self.num_without_loss = np.zeros(num_slices, dtype=np.int64)
+        """int64[s]: those in which no token carries a loss."""
+        self.reasons: list[Counter[str]] = [Counter() for _ in range(num_slices)]
+        """Number of rejected records of each slice by the kind of reason."""
         self.gaps = [""] * num_slices
         """The reason of each slice's first gap; "" for a slice that has none."""
         self._sink, self._name = sink, rejects_name(part)
         self._file: HashingFile | None = None
 
-    def write(self, rejects: Sequence[Reject]) -> None:
+    def write(self, rejects: Sequence[Reject], without_loss: Sequence[Reject]) -> None:
         """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.input_slices`."""
+        self.num_without_loss += self._count(without_loss)
+        rejects = [*rejects, *without_loss]
         if not rejects:
             return
         if self._file is None:
             self._file = self.enter_context(self._sink.file(self._name))
-        keys = np.array([reject.line for reject in rejects], dtype=np.int64)
-        self.num_rejected += count_by_slice(keys, len(self.num_rejected))
+        self.num_rejected += self._count(rejects)
         for reject in rejects:
+            number = reject.line >> LINE_BITS
+            self.reasons[number][kind_of(reject.reason)] += 1
             if isinstance(reject, Gap):
-                number = reject.line >> LINE_BITS
                 self.gaps[number] = self.gaps[number] or reject.reason
         ordered = (reject._replace(line=reject.line & LINE) for reject in sorted(rejects, key=attrgetter("line")))
         lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in ordered]
         self._file.write("".join(lines).encode())
+
+    def _count(self, rejects: Sequence[Reject]) -> NDArray[np.int64]:
+        return count_by_slice(np.array([reject.line for reject in rejects], dtype=np.int64), len(self.gaps))
 
     @property
     def xxh3(self) -> str | None:

@@ -18,9 +18,12 @@ from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.schema import ITEM_VALUES, RowColumns
 from packer_cli.format.trees import GROUP, KINDS, SAMPLE, SHARE_FROM
 from packer_cli.tokens.encode.rows import Items
-from packer_cli.tokens.input_slices import LINE
+from packer_cli.tokens.input_slices import LINE, LINE_BITS
 
 _TOKENS_PER_BATCH = 2**22
+
+
+FIGURES = ("num_samples", "num_tokens", "num_loss_tokens")
 
 
 class LateColumnsError(Exception):
@@ -38,10 +41,17 @@ class PartWriter:
         token: the type of its ids, which must hold all of them.
         columns: by default, the first few million tokens decide whether loss tokens have weights, and rows trees.
         share_prefixes: whether branches of an item share tokens.
+        num_slices: slices of input in the part.
     """
 
     def __init__(
-        self, file: HashingFile, token: pa.DataType, columns: RowColumns | None = None, *, share_prefixes: bool = True
+        self,
+        file: HashingFile,
+        token: pa.DataType,
+        columns: RowColumns | None = None,
+        *,
+        share_prefixes: bool = True,
+        num_slices: int = 1,
     ) -> None:
         self._token_type = token
         self._token = np.dtype(str(token))
@@ -54,9 +64,8 @@ class PartWriter:
         self._kinds = np.zeros(len(KINDS), dtype=np.int64)
         self.num_branches = 0
         self.num_flat_tokens = 0
-        self.num_samples = 0
-        self.num_tokens = 0
-        self.num_loss_tokens = 0
+        self.of_slices = np.zeros((num_slices, 3), dtype=np.int64)
+        """int64[s, 3]: samples, tokens and loss tokens of each slice."""
         self.loss_weight: float | None = None
         """Sum of the weights of loss tokens; None if they have none."""
 
@@ -64,6 +73,11 @@ class PartWriter:
     def kinds(self) -> dict[str, int]:
         """Number of items of each kind; empty without trees."""
         return {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Samples, tokens and loss tokens of the part, as `PartInfo` names them."""
+        return dict(zip(FIGURES, self.of_slices.sum(axis=0).tolist(), strict=True))
 
     def write(self, samples: TokenBatch, items: Items | None = None) -> None:
         """Append samples; `lines` are their keys, see `packer_cli.tokens.input_slices`, and rise from call to call.
@@ -108,9 +122,8 @@ class PartWriter:
         writer.write_batch(to_batch(columns, schema))
         self.num_branches += len(samples.lines)
         self.num_flat_tokens += len(samples.input_ids)
-        self.num_samples += len(lines)
-        self.num_tokens += len(columns["input_ids"].values)
-        self.num_loss_tokens += int(num_loss_tokens.sum())
+        figures = np.ones_like(lines), np.diff(columns["input_ids"].offsets), num_loss_tokens
+        np.add.at(self.of_slices, lines >> LINE_BITS, np.stack(figures, axis=1))
         if self._columns.is_weighted:
             sums = (stops - starts) * weights.astype(np.float64)
             self.loss_weight = (self.loss_weight or 0.0) + float(sums.sum())

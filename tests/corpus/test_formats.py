@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.columns import to_python
 from packer_cli.corpus.readers.registry import READERS
@@ -263,6 +265,44 @@ def test_a_table_that_was_cut_short_is_left_out(tmp_path: Path, form: str) -> No
     footer[-60:-12] = bytes(48)  # Its length and the magic stay.
     path.write_bytes(footer)
     assert [type(reject) for reject in read_all(path)[1]] == [Gap]
+
+
+def lost_of(path: Path, **options: Any) -> int:
+    """Bytes that are lost of a file, as its readers say."""
+    reader = SliceReader(**options)
+    for number, slice_ in enumerate(slice_corpus(discover([str(path)])[1])):
+        assert [*reader.read(slice_, base=number << 44)]
+    return sum(reader.lost.values())
+
+
+def test_bytes_that_are_lost(tmp_path: Path) -> None:
+    lines = b"".join(json.dumps({"text": f"text number {i} {i * i}"}).encode() + b"\n" for i in range(40_000))
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines + b"bad")
+    assert lost_of(path) == 0
+    path.write_bytes("".join(f'{{"text": "{i}"}}\n' for i in range(9)).encode("utf-16"))
+    assert lost_of(path) == path.stat().st_size
+    packed = bytearray(gzip.compress(lines))
+    half = len(packed)
+    packed = packed * 2
+    damaged = tmp_path / "a.jsonl.gz"
+    damaged.write_bytes(packed[:-100])
+    assert lost_of(damaged) == 0  # Nobody knows how long the end was.
+    packed[half] = 0  # Where the second member begins.
+    damaged.write_bytes(packed)
+    assert 0.2 < lost_of(damaged) / len(packed) <= 0.5
+    table = pa.table({"text": [f"text number {i} " * 20 for i in range(30)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10, compression="gzip")
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    begin = pq.ParquetFile(tmp_path / "a.parquet").metadata.row_group(1).column(0).data_page_offset
+    data[begin : begin + 200] = bytes(200)
+    (tmp_path / "a.parquet").write_bytes(data)
+    assert 0.1 < lost_of(tmp_path / "a.parquet") / len(data) < 0.34
+    (tmp_path / "a.parquet").write_bytes(data[:-1])
+    assert lost_of(tmp_path / "a.parquet") == len(data) - 1
+    ids = np.append(np.arange(9, dtype="<u2"), [1]).astype("<u2").tobytes()
+    (tmp_path / "a.npy").write_bytes(ids + b"\0")
+    assert lost_of(tmp_path / "a.npy", rules=ReadRules(vocab_size=100, eos_id=1)) == 1
 
 
 def test_a_fault_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,11 +84,11 @@ def make_item_store(
         infos.append(
             PartInfo(
                 path=name, fingerprint=str(number),
-                files=(PartFile(path=f"file-{number}", source=0, fingerprint="", num_samples=writer.num_samples,
-                                num_rejected=0),),
-                num_samples=writer.num_samples, num_tokens=writer.num_tokens, kinds=writer.kinds,
+                files=(PartFile(path=f"file-{number}", source=0, fingerprint="", num_bytes=0, num_rejected=0,
+                                **writer.totals),),
+                **writer.totals, kinds=writer.kinds,
                 num_branches=writer.num_branches, num_flat_tokens=writer.num_flat_tokens,
-                num_loss_tokens=writer.num_loss_tokens, loss_weight=writer.loss_weight,
+                loss_weight=writer.loss_weight,
                 num_rejected=0, num_without_loss=0, num_with_special=0, num_open=0, shapes={},
                 num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
             )

@@ -47,7 +47,16 @@ def encoded(samples, first_line=1):
 def files_of(number, counts):
     """Two files, the first of which holds a part's first batch; the second is of the other source."""
     return tuple(
-        PartFile(path=f"file-{number}-{i}", source=(number + i) % 2, fingerprint="", num_samples=count, num_rejected=0)
+        PartFile(
+            path=f"file-{number}-{i}",
+            source=(number + i) % 2,
+            fingerprint="",
+            num_bytes=0,
+            num_samples=count,
+            num_rejected=0,
+            num_tokens=0,
+            num_loss_tokens=0,
+        )
         for i, count in enumerate(counts)
     )
 
@@ -58,7 +67,7 @@ def make_store(folder, parts, vocab_size=100):
     for number, batches in enumerate(parts):
         name = f"part-{number:06d}-0000.arrow"
         with atomic_file(folder / name) as file:
-            writer = PartWriter(file, token_type(vocab_size))
+            writer = PartWriter(file, token_type(vocab_size), num_slices=len(batches))
             for place, batch in enumerate(batches):
                 if batch:
                     writer.write(encoded(batch, first_line=(place << LINE_BITS) + 1))
@@ -67,8 +76,7 @@ def make_store(folder, parts, vocab_size=100):
             PartInfo(
                 path=name, fingerprint=str(number),
                 files=files_of(number, [sum(map(len, batches[:1])), sum(map(len, batches[1:]))]),
-                num_samples=writer.num_samples, num_tokens=writer.num_tokens,
-                num_loss_tokens=writer.num_loss_tokens, loss_weight=writer.loss_weight,
+                **writer.totals, loss_weight=writer.loss_weight,
                 num_branches=writer.num_branches, num_flat_tokens=writer.num_flat_tokens,
                 num_rejected=0, num_without_loss=0, num_with_special=0, num_open=0, shapes={},
                 num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",

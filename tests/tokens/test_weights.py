@@ -120,7 +120,7 @@ def test_weights_that_come_late_begin_a_part_again(monkeypatch, tmp_path):
             for batch in some:
                 part.write(batch)
             part.close()
-        written.append((part.num_loss_tokens, part.loss_weight))
+        written.append((part.totals["num_loss_tokens"], part.loss_weight))
     assert written == [(4, 3.5)] * 2
 
 

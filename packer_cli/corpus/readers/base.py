@@ -25,6 +25,8 @@ class RawBatch:
     tokens: TokenRows | None = None
     """Tokenized records, column by column; `records` is then empty."""
     rejects: list[Reject] = field(default_factory=list)
+    lost: int = 0
+    """Bytes of the file, about, that cannot be read; of a file whose end is missing, nothing is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

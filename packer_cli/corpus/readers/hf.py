@@ -205,7 +205,7 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
         except Exception as error:
             reason = why_damaged(slice_.file.path, error)
             lost = f"rows {row} to {stop} cannot be read ({reason}) and are lost"
-            yield RawBatch(rejects=[Gap(row, lost)])
+            yield RawBatch(rejects=[Gap(row, lost)], lost=slice_.file.num_bytes * (stop + 1 - row) // num_rows)
 
 
 READER = FileReader(cut, read, parts)

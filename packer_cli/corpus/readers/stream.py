@@ -152,6 +152,7 @@ class RecordStream:
         for _, number, text in taken:
             if isinstance(text, Reject):
                 refuse(text)
+                batch.lost += self._blocks.left if isinstance(text, Gap) else 0
                 continue
             if len(text) > most:
                 refuse(Reject(number, self._rules.too_long()))

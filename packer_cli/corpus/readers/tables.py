@@ -90,7 +90,8 @@ def read_parquet(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) 
             except Exception as error:
                 reason = why_damaged(slice_.file.path, error)
                 lost = f"row group {index} cannot be read ({reason}); its rows {row} to {stop - 1} are lost"
-                yield RawBatch(rejects=[Gap(row, lost)])
+                stored = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+                yield RawBatch(rejects=[Gap(row, lost)], lost=stored * (stop - row) // max(group.num_rows, 1))
             row = stop
 
 
@@ -205,7 +206,10 @@ def read_arrow(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) ->
         except Exception as error:
             reason = why_damaged(slice_.file.path, error)
             rest = "the rest of this slice is lost" if is_file else "the rest of the stream is lost"
-            yield RawBatch(rejects=[Gap(row, f"record batch {number} cannot be read ({reason}); {rest}")])
+            gap = Gap(row, f"record batch {number} cannot be read ({reason}); {rest}")
+            first, last = slice_.span or (0, slice_.file.num_bytes)
+            share = (slice_.stop - number) / (slice_.stop - slice_.start) if is_file else 0
+            yield RawBatch(rejects=[gap], lost=int((last - first) * share))
 
 
 ARROW = FileReader(cut_arrow, read_arrow)

@@ -172,7 +172,10 @@ def _read_lines(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -
     if form == ARRAY:
         yield from _read_array(slice_, rules, fields)
     elif form:
-        yield RawBatch(rejects=[Gap(1, f"{form}; none of its {slice_.file.num_bytes:,} bytes are read")])
+        yield RawBatch(
+            rejects=[Gap(1, f"{form}; none of its {slice_.file.num_bytes:,} bytes are read")],
+            lost=slice_.file.num_bytes,
+        )
     else:
         yield from stream.read_stream(stream.RecordStream, slice_, rules, fields)
 

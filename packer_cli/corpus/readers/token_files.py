@@ -338,7 +338,7 @@ def _read_flat(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) ->
         left = slice_.file.num_bytes % width
         if left and slice_.stop == slice_.file.num_bytes:
             lost = f"the file ends within an id of {width} bytes; the last {left} of its bytes are lost"
-            yield RawBatch(rejects=[Gap(len(ids) + 1, lost)])
+            yield RawBatch(rejects=[Gap(len(ids) + 1, lost)], lost=left)
 
 
 def _document_end(ids: NumberFile, begin: int, eos: int) -> int:

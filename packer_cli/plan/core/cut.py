@@ -213,14 +213,18 @@ class Cut:
             chosen = kept_samples(lengths, chosen, self.rule.capacity)
         check_pieces(pieces, lengths, chosen, is_whole=self.rule.overflow != "truncate")
 
-    def counts(self, pieces: Pieces) -> SampleCounts:
-        """Count the samples, and what became of them in the `pieces` of a plan. O(n + pieces)."""
+    def counts(self, pieces: Pieces, loss_tokens: Int32Array | None = None) -> SampleCounts:
+        """Count the samples, and what became of them in the `pieces` of a plan. O(n + pieces).
+
+        Args:
+            loss_tokens: int32[m], of each piece; None: not known.
+        """
         samples, chosen = self.samples, self.chosen
         num_samples = samples.num_samples
         num_different = num_samples if chosen is None else int(np.count_nonzero(np.diff(chosen, prepend=-1)))
         inputs = None
-        if samples.sources is not None and len(samples.weights) > 1:
-            inputs = count_inputs(samples.sources, pieces, len(samples.weights))
+        if samples.sources is not None and samples.weights:
+            inputs = count_inputs(samples.sources, pieces, len(samples.weights), loss_tokens)
         return SampleCounts(
             inputs=inputs,
             samples=num_samples,

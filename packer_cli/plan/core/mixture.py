@@ -52,16 +52,20 @@ def tokens_of_sources(sources: NDArray[np.integer], lengths: NDArray[np.generic]
     return tokens
 
 
-def count_inputs(sources: NDArray[np.integer], pieces: Pieces, num_inputs: int) -> tuple[InputCounts, ...]:
-    """Count the samples and tokens that an epoch has of each input. O(pieces).
+def count_inputs(
+    sources: NDArray[np.integer], pieces: Pieces, num_inputs: int, loss_tokens: Int32Array | None = None
+) -> tuple[InputCounts, ...]:
+    """Count the samples, tokens and loss tokens that an epoch has of each input. O(pieces).
 
     Args:
         sources: int[n], the input of each sample.
+        loss_tokens: int32[m], of each piece; None: not known.
     """
     of_pieces = sources if pieces.samples is None else sources[pieces.samples]
-    samples = tokens_of_sources(of_pieces, pieces.start == 0, num_inputs).tolist()
-    tokens = tokens_of_sources(of_pieces, pieces.length, num_inputs).tolist()
-    return tuple(InputCounts(samples=number, tokens=total) for number, total in zip(samples, tokens, strict=True))
+    found = [pieces.start == 0, pieces.length, *([] if loss_tokens is None else [loss_tokens])]
+    sums = [tokens_of_sources(of_pieces, each, num_inputs).tolist() for each in found]
+    names = ("samples", "tokens", "loss_tokens")
+    return tuple(InputCounts(**dict(zip(names, of_input, strict=False))) for of_input in zip(*sums, strict=True))
 
 
 def weighted_samples(
