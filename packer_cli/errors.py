@@ -10,7 +10,7 @@
     │   └── OutputError            the output folder holds files that hbpack did not write
     └── RunError                   the run failed; exit code 1
         ├── BusyError              another run writes to the output folder; exit code 75
-        ├── TooManyRejectedError   more records were rejected than `--max-rejected` allows
+        ├── TooManyRejectedError   more was rejected than `--max-rejected` or `--strict` allows
         ├── PlanError              a plan breaks an invariant
         ├── FormatError            a packed data set is damaged
         │   └── VersionError       it has another format version
@@ -65,7 +65,11 @@ class BusyError(RunError):
 
 
 class TooManyRejectedError(RunError):
-    """More records were rejected than `--max-rejected` allows."""
+    """More was rejected, or skipped, than `--max-rejected` or `--strict` allows."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
 
 
 class PlanError(RunError):

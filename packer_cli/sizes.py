@@ -117,6 +117,20 @@ def parse_share(text: str) -> TokenShare | EpochShare:
     return TokenShare(int(Decimal(match[1]) * _MANY[match[2].lower()]))
 
 
+def parse_limit(text: str) -> tuple[float, str]:
+    """Read a limit: a number of records, or a percentage of records (`%`) or of bytes (`%bytes`), with its unit.
+
+    >>> parse_limit("500"), parse_limit("1%"), parse_limit("0.5%bytes")
+    ((500.0, ''), (1.0, '%'), (0.5, '%bytes'))
+    """
+    match = re.fullmatch(r"([0-9]{1,18})|([0-9]{1,3}(?:\.[0-9]{1,9})?)(%|%bytes)", text.lower())
+    if not match or float(match[2] or 0) > 100:
+        raise ValueError(
+            f"{text!r} is not a limit; write a number of records such as 500, 1% of the records, or 1%bytes"
+        )
+    return float(match[1] or match[2]), match[3] or ""
+
+
 def format_tokens(tokens: int) -> str:
     """Write a number of tokens as `parse_tokens` reads it.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -55,6 +55,8 @@ def run_append(
     tokenizer: str | None = None,
     moves: Sequence[str] = (),
     allow_skipped: bool = False,
+    max_rejected: str | None = None,
+    strict: bool = False,
 ) -> None:
     """Add inputs to a packed set.
 
@@ -64,7 +66,7 @@ def run_append(
         inputs: as for `hbpack pack`, with weights.
         tokenizer: the place where the set's tokenizer is now; None for where it was.
         moves: OLD=NEW, the places where the set's own inputs were and are now.
-        allow_skipped: see `TokenizeConfig`.
+        allow_skipped, max_rejected, strict: see `TokenizeConfig`; the latter are about the new inputs alone.
 
     Raises:
         InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone or has
@@ -85,13 +87,14 @@ def run_append(
         if not is_there:
             sources[num_old:] = [replace(source, source_id=num_old + source.source_id) for source in given]
             files += [file._replace(source_id=num_old + file.source_id) for file in new_files]
-        config = _tokenize_config(index, sources, tokenizer)
+        limits = {"max_rejected": max_rejected, "strict": strict}
+        config = _tokenize_config(index, sources, tokenizer, limits)
         _check_tokenizer(config, index)
         if noted is None:
             write = _write_options(folder)
             noted = _Noted(old=_infos(known[:num_old]), sources=_infos(sources), write=write)
         write_json(folder / APPEND_MARKER, json_values(noted))
-        corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index))
+        corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index), num_old)
         try:
             write_config = WriteConfig(**vars(noted.write))
             pack_corpus(config, header.config, write_config, folder, engine, corpus)
@@ -172,8 +175,10 @@ def _write_options(folder: Path) -> WriteOptions:
     return manifest.config.write
 
 
-def _tokenize_config(index: StoreIndex, sources: Sequence[Source], tokenizer: str | None) -> TokenizeConfig:
-    values = {**asdict(index.options), "tokenizer": tokenizer or index.tokenizer.name}
+def _tokenize_config(
+    index: StoreIndex, sources: Sequence[Source], tokenizer: str | None, limits: Mapping[str, object]
+) -> TokenizeConfig:
+    values = {**asdict(index.options), **limits, "tokenizer": tokenizer or index.tokenizer.name}
     return validate(TokenizeConfig, {**values, "inputs": [*map(_input_text, sources)]})
 
 

@@ -142,8 +142,10 @@ class TokenizeOptions(TypedDict, total=False):
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
     allow_skipped: bool | None
     """Go on with a folder or pattern of which more bytes are skipped than read."""
-    max_rejected: int | None
-    """Stop if more records than this are rejected; by default, there is no limit."""
+    max_rejected: str | int | None
+    """Stop before planning if more records than this are rejected: a number, or a share such as 1%."""
+    strict: bool | None
+    """Stop before planning if a file of a folder or pattern was skipped, or a file is damaged."""
     max_record_bytes: str | int | None
     """Reject records with more bytes of decompressed text than this."""
 

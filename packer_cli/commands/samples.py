@@ -123,11 +123,8 @@ def read_samples(inputs: Inputs, corpus: TokenizeConfig | None, workers: int | N
     with make_engine(workers) as engine, tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as folder:
         try:
             make_whole(CorpusStore(corpus, Path(folder)), engine)
-        except TooManyRejectedError:
-            raise TooManyRejectedError(
-                f"more records were rejected than --max-rejected {corpus.max_rejected}; hbpack tokenize keeps the "
-                "reasons, or raise the limit"
-            ) from None
+        except TooManyRejectedError as error:
+            raise TooManyRejectedError(error.what, "hbpack tokenize keeps the reasons, or allow more") from None
         return StoreSamples(open_store(Path(folder) / TOKENS)).all
 
 

@@ -15,7 +15,7 @@ from packer_cli.config.plan_options import StorePlanConfig
 from packer_cli.corpus.types import OF_ITEMS, ItemsFrom, RecordSchema
 from packer_cli.panels import Panel, Shown
 from packer_cli.plugins import unknown
-from packer_cli.sizes import EpochShare
+from packer_cli.sizes import EpochShare, parse_limit
 
 _WHOLE = ("completion", "all")
 _TURNS = ("last-turn",)
@@ -77,6 +77,13 @@ def _whole_mixture(inputs: tuple[str, ...]) -> tuple[str, ...]:
         if shares and abs(sum(shares) - 100) > 0.05:  # Three thirds, rounded, are well.
             raise ValueError(f"shares of an epoch's tokens must sum to 100 %, got {sum(shares):.6g} %")
     return inputs
+
+
+def _read_limit(value: object) -> str | None:
+    if value is None:
+        return None
+    parse_limit(str(value))
+    return str(value)
 
 
 class TokenizeConfig(Model):
@@ -159,10 +166,21 @@ class TokenizeConfig(Model):
     """Go on with a folder or pattern of which more bytes are skipped than read.
 
     Files are skipped where their suffix is unknown, or a name on the way to them begins with `_`."""
-    max_rejected: Annotated[int | None, Shown(Panel.TOKENS)] = Field(default=None, ge=0)
-    """Stop if more records than this are rejected; by default, there is no limit.
+    max_rejected: Annotated[
+        str | None,
+        BeforeValidator(_read_limit, json_schema_input_type=int | str | None),
+        Shown(Panel.TOKENS, "N|PERCENT%[bytes]"),
+    ] = None
+    """Stop before planning if more records than this are rejected: a number, or a share such as 1%.
 
-    Records without a loss do not count."""
+    1%bytes is a share of the inputs' bytes. A damaged file counts as the records, or bytes, that it lost, about; a
+    missing end, whose size is not known, as one record. Records without a loss do not count. What is tokenized stays,
+    so a run with a higher limit goes on from there. With append, only the new inputs count. By default, there is no
+    limit."""
+    strict: Annotated[bool, Shown(Panel.TOKENS)] = False
+    """Stop before planning if a file of a folder or pattern was skipped, or a file is damaged.
+
+    What is tokenized stays, as with --max-rejected."""
     max_record_bytes: Annotated[Bytes, Shown(Panel.TOKENS, "BYTES")] = 256 * 2**20
     """Reject records with more bytes of decompressed text than this.
 

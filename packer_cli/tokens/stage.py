@@ -25,7 +25,7 @@ from packer_cli.engine.output import Output, Parts, find_listing
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
-from packer_cli.errors import ConfigError, InputError, RunError, TooManyRejectedError
+from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import is_remote, paths_below
@@ -33,6 +33,7 @@ from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
+from packer_cli.tokens.limits import require_accepted
 from packer_cli.tokens.part import Description, PartFacts, PartTask, part_tasks, work
 from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
 from packer_cli.tokens.tokenizer.files import writes_date
@@ -100,6 +101,8 @@ class Inputs(NamedTuple):
     files: Sequence[CorpusFile]
     require: Callable[[Sequence[Cut]], None]
     """Function that raises UsageError if the inputs, whose parts are given, are not as they must be."""
+    first: int = 0
+    """The first input that `--max-rejected` and `--strict` are about; those before it were accepted earlier."""
 
 
 class StoreOutput(Output[StoreIndex]):
@@ -157,12 +160,11 @@ class StoreOutput(Output[StoreIndex]):
 
         Raises:
             UsageError: an input or the tokenizer cannot be used; the caller removes the new files in the folder.
-            TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
             ConfigError: the task does not agree with the others; see `TaskShare.join`.
         """
         self._list_inputs()
         config, folder, before, header, task = self._config, self.store, self._before, self._header, share.task
-        sources, files, require_inputs = self._inputs
+        sources, files, require_inputs, _ = self._inputs
         units = list_units(files)
         total = units[-1].stop if units else 0
         near = [
@@ -197,18 +199,18 @@ class StoreOutput(Output[StoreIndex]):
         """Write the index of the finished parts, see `Output`.
 
         Raises:
-            TooManyRejectedError: see `--max-rejected`.
+            TooManyRejectedError: see `--max-rejected` and `--strict`; finished parts stay for the next run.
             RunError: the inputs hold no data, or tasks have read different versions of a file. The records of those
                 that have to run again are then removed.
         """
-        sources, files, _ = self._inputs
+        sources, files, _, first = self._inputs
         finished = merged(parts)
         if not finished:
             raise RunError(no_data([source.name for source in sources]))
         if not share.is_whole:
             require_one_version(share, parts, sources, files)
         index = index_of(self._header, finished.values())
-        self._check_rejected(index.total("num_refused"))
+        require_accepted(index, self.store, first, self._config.max_rejected, strict=self._config.strict)
         if index != self._before or not self.listing.exists():
             index.write(self.store)
         remove_stale(self.store, index)
@@ -224,7 +226,6 @@ class StoreOutput(Output[StoreIndex]):
         for facts in kept:
             self._require(facts.part)
         num_reused = sum(facts.part.num_rejected + facts.part.num_samples for facts in kept)
-        num_refused = sum(facts.part.num_refused for facts in kept)
 
         def announce(tokenizer: TokenizerInfo) -> None:
             for line in choices(self._config, tokenizer):
@@ -242,28 +243,11 @@ class StoreOutput(Output[StoreIndex]):
                         discarding.callback(written.sink.discard)
                     else:
                         commit(written)
-                    part: PartInfo = written.part.facts.part
-                    self._require(part)
-                    num_refused += part.num_refused
-                    self._check_rejected(num_refused)
+                    self._require(written.part.facts.part)
                 discarding.pop_all()
             for written in waiting:
                 commit(written)
-        self._check_rejected(num_refused)
         return num_reused
-
-    def _check_rejected(self, num_refused: int) -> None:
-        """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
-
-        Args:
-            num_refused: the rejected records, without records that carry no loss, which are as they should be.
-        """
-        most = self._config.max_rejected
-        if most is not None and num_refused > most:
-            raise TooManyRejectedError(
-                f"{counted(num_refused, 'record')} rejected, more than --max-rejected {most}; "
-                f"see {self.store / 'rejected-*.jsonl'!s}, or raise the limit"
-            )
 
     def describe(self, result: StoreIndex) -> str:
         """Describe the store by its numbers of samples, tokens and rejected records, see `Output`."""

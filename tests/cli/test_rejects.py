@@ -99,8 +99,9 @@ def assert_ends(done, message):
 def test_max_rejected(pack, lines_of, tmp_path):
     path = lines_of({"text": "good"}, "bad", "worse")
     message = (
-        f"error: 2 records rejected, more than --max-rejected 1; see {tmp_path}/out/tokens/rejected-*.jsonl, "
-        "or raise the limit\n"
+        "error: 2 of 3 records (66.67%) rejected, more than --max-rejected 1, most often: broken JSON: unexpected "
+        f"character, expected a JSON value at column ... (2, the first at {path}:2); see "
+        f"{tmp_path}/out/tokens/rejected-*.jsonl, or raise the limit: the run then goes on from here\n"
     )
     assert_ends(pack(path, "--max-rejected", 1), message)
     reasons = (tmp_path / "out" / "tokens" / "rejected-000000-0000.jsonl").read_text().splitlines()

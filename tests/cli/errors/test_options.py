@@ -7,6 +7,7 @@ import pytest
 from packer_cli.plan.packing import REGISTRY
 from tests.cli.errors.conftest import assert_refused
 
+NO_LIMIT = "is not a limit; write a number of records such as 500, 1% of the records, or 1%bytes"
 GROUP_FORM = "is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 128k:8"
 
 
@@ -52,7 +53,8 @@ BAD_OVERFLOW = (
         (["--epochs", "0"], "--epochs must be at least 1, got 0"),
         (["--epochs", "1001"], "--epochs must be at most 1000, got 1001"),
         (["--curriculum-steps", "1.5"], "--curriculum-steps must be an integer, got '1.5'"),
-        (["--max-rejected", "-1"], "--max-rejected must be at least 0, got -1"),
+        (["--max-rejected", "-1"], f"--max-rejected: '-1' {NO_LIMIT}"),
+        (["--max-rejected", "101%"], f"--max-rejected: '101%' {NO_LIMIT}"),
         (["--shard-size", "1"], "--shard-size must be at least 65536, got 1"),
         (
             ["--shard-size", "big"],

@@ -198,8 +198,10 @@ def test_a_file_that_was_cut(hbpack, out, pattern, gone, arguments, message):
 
 def test_comparing_a_corpus_with_too_many_rejects(hbpack, chats, lines_of_bad, tokenizer):
     words = ("--tokenizer", tokenizer, "--max-rejected", 0, *GROUPS, "--workers", 1)
+    why = "broken JSON: invalid literal, expected ... at column ..."
     refuses(
         hbpack("compare", chats, lines_of_bad, *words),
         1,
-        "more records were rejected than --max-rejected 0; hbpack tokenize keeps the reasons, or raise the limit",
+        f"1 of 41 records (2.44%) rejected, more than --max-rejected 0, most often: {why} (1, the first at "
+        f"{lines_of_bad}:1); hbpack tokenize keeps the reasons, or allow more",
     )
