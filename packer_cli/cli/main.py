@@ -28,6 +28,7 @@ from packer_cli.cli.failure import describe_failure
 from packer_cli.cli.log import FORMATS, LINES
 from packer_cli.engine.progress import LOGGER, say_failures
 from packer_cli.errors import BusyError, HbpackError, PlanError, RunError, UsageError, printable
+from packer_cli.remote.retries import take_failures
 from packer_cli.signals import INSIDE, stop_signals
 from packer_cli.startup import exit_at_once, few_collections, own_process
 from packer_cli.version import __version__
@@ -192,6 +193,7 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     own_process()
     show_progress()
+    take_failures()  # Those of whatever this process did before.
     LINES.form = next((form for form in FORMATS if form == _value_of("--log-format", sys.argv[1:])), None)
     output = JsonOutput("--json" in sys.argv[1:])
     try:

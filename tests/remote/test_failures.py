@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packer_cli.remote.path import RemotePath
-from packer_cli.remote.retries import take_failures
+from packer_cli.remote.retries import note_failures, take_failures
 from packer_cli.remote.system import retry
 from tests.remote.conftest import upload
 from tests.s3_server import S3Server
@@ -57,6 +57,7 @@ def test_a_stage_says_its_failures(
     upload(tmp_path, bucket / "corpus")
     words = ("--tokenizer", sample / "tokenizer", "--workers", workers, "-o", bucket / "out")
     s3.faults = 0
+    note_failures({"an earlier command fails": 7})
     with s3.failing(slow_down=0.3):
         done = hbpack("tokenize", f"{bucket}/corpus/", *words)
     assert done.code == 0, done.stderr
