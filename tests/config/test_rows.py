@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from packer_cli.cli.main import main
@@ -12,6 +13,9 @@ from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, valida
 from packer_cli.config.resolve import build, resolve
 from packer_cli.engine.progress import LOGGER
 from packer_cli.errors import ConfigError
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.core.check import check_plan
+from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.groups import Group
 from tests.cli_runner import run
 
@@ -79,6 +83,13 @@ REFUSED = [
         {"align": 48},
         "the capacity of group 16k:1 must be a multiple of its align, 48 tokens; " + CHOOSE,
     ),
+    (
+        {"groups": "16k:1,2147483647:8"},
+        (
+            "a full row of group 2147483647:8 has 2147483648 tokens, since the ranks that share it divide it, and "
+            "must have below 2147483648; choose a capacity of at most 2147483640"
+        ),
+    ),
     ({"max_samples": -1}, "--max-samples must be at least 1, got -1"),
     (
         {"max_samples": 8, "strategy": "flexsp:all"},
@@ -120,6 +131,16 @@ def test_wrong_options(options, message):
     with pytest.raises(ConfigError) as error:
         validate(PlanConfig, {**GIVEN, **options})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("group", ["2147483647:1", "2147483640:8"])
+def test_the_longest_rows_that_there_are(group):
+    """Their tokens are just counted in 32 bits."""
+    request = resolve(validate(PlanConfig, {"groups": group, "gpus": 8})).request
+    lengths = np.array([5, 900, 2000, 70_000] * 20, np.int32)
+    plan = build_plan(make_pieces(lengths, np.arange(len(lengths)), request.groups[0].capacity, "split"), request)
+    check_plan(plan)
+    assert all((epoch.slot_row_length > 0).all() for epoch in plan.epochs)
 
 
 _WITHOUT_LIMIT = (

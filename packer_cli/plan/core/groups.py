@@ -121,7 +121,13 @@ def limits_of(capacity: int, others: Sequence[int]) -> tuple[int, ...]:
 
 
 def require_aligned(group: Group) -> None:
-    """Raise ValueError if a full row of the group could not be made of aligned samples."""
+    """Raise ValueError if a full row of the group could not be made of aligned samples, or counted in 32 bits."""
+    if group.full_row >= 2**31:
+        multiple = group.layout.row_multiple
+        raise ValueError(
+            f"a full row of group {group} has {group.full_row} tokens, since the ranks that share it divide it, and "
+            f"must have below {2**31}; choose a capacity of at most {2**31 - multiple}"
+        )
     rest = group.capacity % group.align
     if rest:
         lower = group.capacity - rest
