@@ -95,6 +95,12 @@ def rank_rows(folder: Path, rank: int, epoch: str = "epoch-000") -> list[dict[st
     return found
 
 
+def store_parts(folder: Path) -> list[Path]:
+    """The parts of a set's token store, in the order of the samples."""
+    index = json.loads((folder / "tokens/tokens.json").read_text(encoding="utf-8"))
+    return [folder / "tokens" / part["path"] for part in index["parts"]]
+
+
 def read_packs(folder: Path) -> list[dict[str, Any]]:
     """Rows of all shards in the order of the manifest, arrays as numpy, with the `loss_mask` of their loss spans."""
     manifest = json.loads((folder / "hbpack.json").read_text())

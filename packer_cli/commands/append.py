@@ -117,8 +117,7 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
             f"{str(folder)!r} was planned from the token store {str(store)!r}; run hbpack tokenize there with all "
             "inputs, then plan and write"
         )
-    index = current_index(store)
-    return header, index or read_index(store)  # The latter says what is wrong.
+    return header, read_index(store)
 
 
 def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _Noted | None:

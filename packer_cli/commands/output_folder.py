@@ -141,9 +141,14 @@ def open_own_store(folder: Path, header: PlanHeader) -> TokenStore:
 
 
 def require_tokens(store: Path) -> None:
-    """Raise InputError if an array that makes this token store has not ended, and there is no earlier store."""
-    if not (store / INDEX_NAME).exists() and (rest := ArrayRecords(store / WORK).unfinished()):
+    """Raise InputError if an array that makes this token store, maybe in place of an earlier one, has not ended.
+
+    Where another run did not end, the earlier store is as it was, and a line says so.
+    """
+    if rest := ArrayRecords(store / WORK).unfinished():
         raise InputError(f"the token store {str(store)!r} is unfinished: {rest}")
+    if (store / WORK).exists() and (store / INDEX_NAME).exists():
+        warn(f"a run that would change {str(store)!r} did not end: this is what it held before")
 
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:

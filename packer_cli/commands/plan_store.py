@@ -190,8 +190,8 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> None:
     store = source / TOKENS
     unit = read_index(store).unit if (store / INDEX_NAME).exists() else None
     checked = check_options(config, unit, given or ())
+    require_tokens(store)
     if unit is None:  # For a wrong name, report the missing store, not an unusable output folder.
-        require_tokens(store)
         read_index(store)
     if recorded is not None and not config.has_gpu_model:
         checked = checked.noting(gpu_model=recorded.gpu_model)

@@ -88,6 +88,7 @@ def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
     if found.kind == "lengths":
         return Samples(lengths=read_lengths_file(path))
     if found.store is not None:
+        require_tokens(found.store)
         samples, config = StoreSamples(open_store(found.store)), config_of_plan(path)
         return samples.of(config.validation).alone() if config and config.sets_aside else samples.all
     for folder in (path, path / TOKENS):

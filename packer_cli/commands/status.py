@@ -147,7 +147,11 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
     num_parts = counted(sum(1 for _ in store.glob("part-*.arrow")), "part")
     if (array := _of_array("tokens", store / WORK, "tokenize", holders, num_parts)) is not None:
         return array
-    if (store / INDEX_NAME).exists():
+    is_begun, has_earlier = (store / WORK).exists(), (store / INDEX_NAME).exists()
+    if is_begun:
+        summary = f"{num_parts} written; run the same {again} again"
+        return StageStatus("tokens", "unfinished", summary + "; the earlier store holds until then" * has_earlier)
+    if has_earlier:
         try:
             index = read_index(store)
         except HbpackError as error:
@@ -157,8 +161,6 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
             f"{index.total('num_rejected'):,} rejected; {counted(len(index.parts), 'part')}"
         )
         return StageStatus("tokens", "complete", "; ".join(filter(None, (summary, not_read(index)))))
-    if (store / WORK).exists():
-        return StageStatus("tokens", "unfinished", f"{num_parts} written; run the same {again} again")
     if is_packed:
         return StageStatus("tokens", "complete", "removed after the shards were written")
     return StageStatus("tokens", "missing", "run hbpack tokenize")

@@ -17,7 +17,6 @@ from packer_cli.engine.output import produce
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError, UsageError
-from packer_cli.files import move_file
 from packer_cli.folder_lock import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.metrics import ReasonCount
@@ -25,9 +24,9 @@ from packer_cli.format.tokens import InputInfo, SkippedFiles
 from packer_cli.remote.path import as_path, is_remote, paths_below
 from packer_cli.tokens.accounts import files_of, inputs_of, reasons_of
 from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
+from packer_cli.tokens.index import TOKENS, StoreIndex, read_index
 from packer_cli.tokens.rejects import store_rejects, write_rejected
-from packer_cli.tokens.stage import StoreOutput, current_index
+from packer_cli.tokens.stage import StoreOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +135,7 @@ def _undoing(folder: Path) -> Iterator[None]:
     try:
         yield
     except UsageError:
-        if _restore_index(folder / TOKENS):
-            _remove_new(folder, before)
+        _remove_new(folder, before)
         raise
 
 
@@ -164,18 +162,6 @@ def _say_rejected(index: StoreIndex, folder: Path) -> None:
             say(f"first rejected: {first}")
         else:
             warn(f"{many}; the first: {first}")
-
-
-def _restore_index(store: Path) -> bool:
-    """Put the index back, unless parts that it lists have been replaced: then the index waits for a run that ends."""
-    work = store / WORK
-    if not (work / INDEX_NAME).exists():
-        return True
-    index = current_index(store)
-    if index is None or paths_below(work) & {work / f"{part.path}.json" for part in index.parts}:
-        return False
-    move_file(work / INDEX_NAME, store / INDEX_NAME)
-    return True
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:

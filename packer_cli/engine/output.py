@@ -58,6 +58,7 @@ class Parts(Generic[Task]):
         *,
         facts: Any = dict[str, Any],
         repairs: bool = False,
+        keeps: bool = False,
     ) -> None:
         """Describe the output; reads and writes nothing.
 
@@ -68,6 +69,7 @@ class Parts(Generic[Task]):
             sizes: of each task, for progress.
             facts: the kind of `FinishedPart.facts`.
             repairs: the listing vouches for these very parts; it stays, and those that are damaged are replaced.
+            keeps: parts of other content have files of other names, so that the listing holds until it is replaced.
         """
         self.finished: dict[str, FinishedPart] = {}
         """Finished parts, by name."""
@@ -76,6 +78,7 @@ class Parts(Generic[Task]):
         self._listing = folder / listing
         self._facts = facts
         self._repairs = repairs
+        self._keeps = keeps
         self._tasks = tasks
         self._has_begun = False
         self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
@@ -108,7 +111,7 @@ class Parts(Generic[Task]):
                 self.finished[names[i]] = found[names[i]]
 
     def begin(self) -> None:
-        """Call before anything in the output changes: the listing moves to the work folder."""
+        """Call before anything in the output changes: a listing of what may be replaced moves to the work folder."""
         if self._repairs or self._has_begun:
             return
         self._has_begun = True
@@ -119,8 +122,9 @@ class Parts(Generic[Task]):
             (self.work / _STARTED).write_bytes(b"")
             for path in paths_below(self.work) & {self._marker(task.name) for task in self.todo}:
                 path.unlink()
-        with suppress(FileNotFoundError):
-            move_file(self._listing, self.work / self._listing.name)
+        if not self._keeps:
+            with suppress(FileNotFoundError):
+                move_file(self._listing, self.work / self._listing.name)
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:

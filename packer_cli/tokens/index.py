@@ -301,6 +301,11 @@ def damaged_part(path: Path | RemotePath, why: str) -> FormatError:
     return FormatError(f"token store part {str(path)!r} is damaged ({' '.join(why.split())}); {remedy(path)}")
 
 
+def part_name(part_fingerprint: str) -> str:
+    """Return the file name of a part: a file of that name always holds the same bytes."""
+    return f"part-{part_fingerprint}.arrow"
+
+
 def rejects_name(name: str) -> str:
     """Return the file name of a part's rejected records; the file exists only if there are any."""
     return name.replace("part-", "rejected-").replace(".arrow", ".jsonl")

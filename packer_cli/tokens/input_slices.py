@@ -2,6 +2,7 @@
 
 Names and sizes of all files, the *listing*, decide which files are cut together; only such files are then read to cut.
 So a part depends on the listing and on its own files, and one part can be made without a look into the others' files.
+It is found again by what it holds, wherever it stands in the listing by then.
 
 A record's key combines, in one integer, the number of its slice in the part and its line in the file.
 """
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from packer_cli.corpus.discover import slice_corpus
@@ -52,9 +54,9 @@ class Unit:
     stop: int
     """Sum of `start` and the unit's own weight."""
 
-    def part_name(self, number: int = 0) -> str:
-        """Return the file name of one of its parts; small files share the first."""
-        return f"part-{self.number:06d}-{number:04d}.arrow"
+    def task_name(self, number: int = 0) -> str:
+        """Name the task of one of its parts; small files share the first."""
+        return f"{self.number:06d}-{number:04d}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class Cut:
     """The slices of one part."""
 
     name: str
-    """File name of the part. The names follow the order of the store, up to a million files."""
+    """Place of the part: its first file in the listing, and its slice of that file."""
     slices: tuple[CorpusSlice, ...]
     start: int
     """Approximate begin of the part in the listing; see `Unit`."""
@@ -71,11 +73,15 @@ class Cut:
 
 
 def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
-    """List units of all files, in order, from the files' sizes, formats and order alone; nothing is read."""
+    """List units of all files, in order, from the files' names, sizes and formats alone; nothing is read.
+
+    Where a group of small files ends is for the files around that place to say: a file that comes or goes changes its
+    own group, maybe the next ones, and no group far behind it.
+    """
     groups: list[list[CorpusFile]] = []
     held = GROUP_BYTES + 1
     for file in files:
-        if held + _weight(file) > GROUP_BYTES or len(groups[-1]) == GROUP_FILES:
+        if held + _weight(file) > GROUP_BYTES or _is_full(groups[-1], held, file):
             groups.append([])
             held = 0
         groups[-1].append(file)
@@ -91,20 +97,34 @@ def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
     return units
 
 
+def _is_full(group: Sequence[CorpusFile], held: int, file: CorpusFile) -> bool:
+    """Whether a group that has room for a file ends before it: one that is half full may, at the files of some names.
+
+    A larger file more often is such a file, so that groups are three quarters full, whatever the sizes.
+    """
+    if 2 * held <= GROUP_BYTES and 2 * len(group) <= GROUP_FILES:
+        return False
+    chance = 4 * max(_weight(file) / GROUP_BYTES, 1 / GROUP_FILES)
+    name = f"{os.path.basename(file.path)} {file.num_bytes}"
+    return (
+        len(group) == GROUP_FILES or xxhash.xxh3_64_intdigest(name.encode(errors="surrogateescape")) < chance * 2**64
+    )
+
+
 def cut_units(units: Sequence[Unit], engine: Engine, *, made: Collection[str] | None = None) -> list[Cut]:
     """Cut units into parts, in order; files without data have none. A file that crashes its reader is unreadable.
 
     Price: the price of `slice_corpus`; columnar files use all workers.
 
     Args:
-        made: names of the parts that earlier runs may have made; None: all. Of other parts no fingerprint is compared,
-            so small files whose only slice follows from their size are not read, and have no fingerprint.
+        made: names of the tasks whose parts earlier runs may have made; None: all. Of other parts no fingerprint is
+            compared, so small files whose only slice follows from their size are not read, and have no fingerprint.
 
     Raises:
         InputError: a file cannot be read.
     """
     files = [
-        (file, unit.is_shared and made is not None and unit.part_name() not in made)
+        (file, unit.is_shared and made is not None and unit.task_name() not in made)
         for unit in units
         for file in unit.files
     ]
@@ -121,7 +141,7 @@ def cut_units(units: Sequence[Unit], engine: Engine, *, made: Collection[str] | 
         parts = [tuple(slices)] if unit.is_shared else [(slice_,) for slice_ in slices]
         cuts += [
             Cut(
-                name=unit.part_name(i),
+                name=unit.task_name(i),
                 slices=part,
                 start=unit.start + weight * i // len(parts),
                 stop=unit.start + weight * (i + 1) // len(parts),

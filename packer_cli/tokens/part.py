@@ -28,7 +28,7 @@ from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.accounts import kind_of, most_frequent
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, rejects_name
+from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, part_name, rejects_name
 from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, count_by_slice, read_slices
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
@@ -45,7 +45,7 @@ class PartTask:
     """A worker's task: one part."""
 
     name: str
-    """File name of the part."""
+    """Place of the part, by which a run that was killed finds it again."""
     slices: tuple[CorpusSlice, ...]
     """The slices of input in the part, in order."""
     shared_fingerprint: str
@@ -250,8 +250,9 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
     encoder.start_part()
     figures: dict[str, Any] = dict.fromkeys(("num_with_special", "num_open"), 0)
     shapes: Counter[str] = Counter()
-    rejects = RejectsWriter(sink, task.name, len(task.slices))
-    with rejects, sink.file(task.name) as file:
+    name = part_name(task.fingerprint)
+    rejects = RejectsWriter(sink, name, len(task.slices))
+    with rejects, sink.file(name) as file:
         writer = PartWriter(
             file,
             token_type(_tokenizer(task).vocab_size),
@@ -290,7 +291,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
         for number, slice_ in enumerate(task.slices)
     )
     return PartInfo(
-        path=task.name,
+        path=name,
         fingerprint=task.fingerprint,
         files=files,
         **writer.totals,

@@ -75,13 +75,8 @@ def vouches(
     known = {(sources[file.source_id].shown(file.path), file.source_id) for file in files}
     if any((file.path, file.source) not in known for part in index.parts for file in part.files):
         return False
-    infos = {info.path: info for info in index.parts}
-    return all(
-        (info := infos.get(task.name)) is not None
-        and info.fingerprint == task.fingerprint
-        and [(file.path, file.source) for file in info.files] == names_of(task, sources)
-        for task in tasks
-    )
+    parts = {(info.fingerprint, *((file.path, file.source) for file in info.files)) for info in index.parts}
+    return all((task.fingerprint, *names_of(task, sources)) in parts for task in tasks)
 
 
 def _facts(index: StoreIndex) -> tuple[object, ...]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,14 +21,14 @@ from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.engine.array import ArrayRecords, TaskShare, merged
 from packer_cli.engine.local import Engine
-from packer_cli.engine.output import Output, Parts, find_listing
+from packer_cli.engine.output import Output, Parts
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
-from packer_cli.remote.path import is_remote, paths_below
+from packer_cli.remote.path import paths_below
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
@@ -170,8 +170,9 @@ class StoreOutput(Output[StoreIndex]):
         near = [
             unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)
         ]
-        # What is given is compared with what the store has.
-        made = None if self._given else _names_of_parts(before, self.work)
+        # What is given is compared with what the store has, where any part may be found again.
+        marked = {path.name.removesuffix(".json") for path in paths_below(self.work)}
+        made = None if self._given or before else marked
         cuts = [cut for cut in cut_units(near, engine, made=made) if task.takes(cut.start, cut.stop, total)]
         if share.is_whole and not cuts:
             raise InputError(no_data([source.name for source in sources]))
@@ -179,16 +180,13 @@ class StoreOutput(Output[StoreIndex]):
         tasks = part_tasks(config, header, cuts)
         is_there = not share.is_whole and self.listing.exists()
         repairs = is_there and vouches(before, header, sources, files, tasks)
-        parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs)
+        parts = Parts(
+            folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs, keeps=True
+        )
         if not repairs:
             share.join(agreed(config, header, files))
-        listed = _listed_parts(folder, before)
-        parts.find(engine, listed)
-        # New inputs may add small files to the last part alone. It is replaced when all others are made, so that an
-        # error leaves the store as it was. A remote part has its name as soon as it is written.
-        replaced = listed.keys() & {task.name for task in parts.todo}
-        waits = len(replaced) == 1 and share.is_whole and not is_remote(folder)
-        num_reused = self._make_parts(parts, engine, progress, replaced if waits else ())
+        parts.find(engine, _listed_parts(folder, before, tasks))
+        num_reused = self._make_parts(parts, engine, progress)
         finished = _renamed(parts, tasks, sources)
         if not repairs:
             share.record(finished)
@@ -216,12 +214,8 @@ class StoreOutput(Output[StoreIndex]):
         remove_stale(self.store, index)
         return index
 
-    def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress, last: Collection[str]) -> int:
-        """Make the parts that are missing, and return the number of records in the others.
-
-        Args:
-            last: names of parts to commit after the others.
-        """
+    def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress) -> int:
+        """Make the parts that are missing, and return the number of records in the others."""
         kept: list[PartFacts] = [part.facts for part in parts.finished.values()]
         for facts in kept:
             self._require(facts.part)
@@ -234,19 +228,9 @@ class StoreOutput(Output[StoreIndex]):
         with parts.committing(progress) as commit:
             if kept:
                 announce(kept[0].tokenizer)
-            waiting: list[Written] = []
-            outcomes = _run(engine, parts.todo, self.store, None if kept else announce)
-            with closing(outcomes), ExitStack() as discarding:
+            with closing(_run(engine, parts.todo, self.store, None if kept else announce)) as outcomes:
                 for written in outcomes:
-                    if written.name in last:
-                        waiting.append(written)
-                        discarding.callback(written.sink.discard)
-                    else:
-                        commit(written)
-                    self._require(written.part.facts.part)
-                discarding.pop_all()
-            for written in waiting:
-                commit(written)
+                    self._require(commit(written).facts.part)
         return num_reused
 
     def describe(self, result: StoreIndex) -> str:
@@ -301,11 +285,11 @@ def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
     return replace(task, slices=slices)
 
 
-def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
-    """Find the parts that the index vouches for, by name."""
-    listed: dict[str, FinishedPart] = {}
+def _listed_parts(folder: Path, index: StoreIndex | None, tasks: Sequence[PartTask]) -> dict[str, FinishedPart]:
+    """Find the parts of these tasks that the index vouches for, wherever they stand in it, by the tasks' names."""
     if index is None:
-        return listed
+        return {}
+    listed: dict[str, FinishedPart] = {}
     for info in index.parts:
         files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
         if info.num_rejected:
@@ -313,15 +297,8 @@ def _listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedP
             num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
             files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
         facts = PartFacts(part=info, tokenizer=index.tokenizer)
-        listed[info.path] = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
-    return listed
-
-
-def _names_of_parts(index: StoreIndex | None, work: Path) -> set[str]:
-    """Name the parts that the index or a marker knows."""
-    return {part.path for part in (index.parts if index else ())} | {
-        path.name.removesuffix(".json") for path in paths_below(work)
-    }
+        listed[info.fingerprint] = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
+    return {task.name: listed[task.fingerprint] for task in tasks if task.fingerprint in listed}
 
 
 def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
@@ -341,5 +318,5 @@ def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequenc
 
 
 def current_index(folder: Path) -> StoreIndex | None:
-    """Read the index, in place or, if a run that replaces parts did not end, in the work folder."""
-    return intact_or_none(read_index, find_listing(folder, WORK, INDEX_NAME).parent)
+    """Read the index; return None if it is missing or damaged."""
+    return intact_or_none(read_index, folder)

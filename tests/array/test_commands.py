@@ -15,7 +15,7 @@ from packer_cli.folder_lock import LOCK_NAME, TaskLock, lock_folder
 from packer_cli.format.checksums import file_checksum, find_damage
 from tests.array.conftest import NUM_TASKS, PLAN, SHARD_SIZE
 from tests.cli_runner import HBPACK
-from tests.reference import tree
+from tests.reference import store_parts, tree
 
 KILLED = """
 import os, signal, sys
@@ -108,7 +108,7 @@ def test_a_task_of_a_complete_output_changes_nothing(hbpack, tokenize_words, wri
 
 
 def test_a_task_repairs_what_is_damaged_of_its_share(hbpack, tokenize_words, written, plain):
-    part = sorted(written.glob("tokens/part-*.arrow"))[-1]
+    part = store_parts(written)[-1]
     shard = sorted(written.glob("shards/*/*.arrow"))[0]
     for path in (part, shard):
         path.write_bytes(b"x" + path.read_bytes()[1:])
@@ -159,7 +159,7 @@ def test_a_damaged_token_store_is_found_before_the_set_is_complete(hbpack, writt
     """Each task reads its share of the store, and the shards of the others may hold what one of them finds."""
     (written / "hbpack.json").unlink()
     shutil.rmtree(written / "shards")
-    part = sorted(written.glob("tokens/part-*.arrow"))[-1]
+    part = store_parts(written)[-1]
     intact = part.read_bytes()
     before = file_checksum(part)
     part.write_bytes(intact[:-5000] + b"x" + intact[-4999:])

@@ -11,7 +11,7 @@ import pytest
 
 from packer_cli.corpus.records.texts import PROMPT_WITH_INPUT
 from tests.cli.conftest import rejected
-from tests.reference import read_rows, tree
+from tests.reference import read_rows, store_parts, tree
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
 ALPACA = {"instruction": "Add.", "input": "1 2", "output": "3"}
@@ -46,7 +46,7 @@ def lines_without_seconds(done):
 
 
 def samples(folder):
-    rows = [row for path in sorted(folder.glob("tokens/part-*.arrow")) for row in read_rows(path)]
+    rows = [row for path in store_parts(folder) for row in read_rows(path)]
     return [row["input_ids"] for row in rows]
 
 

@@ -14,7 +14,7 @@ from packer_cli.loader import PackedDataset
 from tests.cli_runner import run
 from tests.index_only.conftest import pack
 from tests.index_only.test_loading import batches, is_same
-from tests.reference import tree
+from tests.reference import store_parts, tree
 
 
 def size(folder: Path) -> int:
@@ -71,7 +71,7 @@ def test_verify_finds_what_is_damaged_and_write_repairs_it(own, indexed):
 
 
 def test_an_export_of_a_damaged_token_store(own, tmp_path):
-    part = own / "tokens" / "part-000000-0000.arrow"
+    (part,) = store_parts(own)
     size = part.stat().st_size
     part.write_bytes(part.read_bytes()[:-1])
     done = run(main, "export", own, "--to", "trl", "--output", tmp_path / "export", "--workers", 1)

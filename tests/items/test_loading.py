@@ -11,12 +11,13 @@ import pytest
 from packer_cli.errors import ConfigError
 from packer_cli.loader import FORMATS, PackedDataset, metadata_of
 from tests.items.conftest import hbpack, write_pairs
+from tests.reference import store_parts
 
 
 def branches_of(folder: Path) -> list[tuple[list[int], set[int]]]:
     """Tokens and the places of the loss of each branch of a token store, in plain Python."""
     found = []
-    for file in sorted(folder.glob("tokens/part-*.arrow")):
+    for file in store_parts(folder):
         for item in pa.ipc.open_file(file.read_bytes()).read_all().to_pylist():
             spans = iter(zip(item["loss_starts"], item["loss_stops"], strict=True))
             for segment, number in zip(item["branch_segments"], item["branch_loss_spans"], strict=True):

@@ -21,17 +21,17 @@ from packer_cli.plan.core.types import Pieces
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan
 from tests.items.conftest import hbpack
-from tests.reference import tree
+from tests.reference import store_parts, tree
 
 
 def rows_of(files: list[Path]) -> list[dict[str, Any]]:
-    return [row for file in sorted(files) for row in pa.ipc.open_file(file.read_bytes()).read_all().to_pylist()]
+    return [row for file in files for row in pa.ipc.open_file(file.read_bytes()).read_all().to_pylist()]
 
 
 @pytest.fixture(scope="module")
 def items(packed: Path) -> list[dict[str, Any]]:
     """The rows of the token store, and the number of the first branch of each."""
-    found, first = rows_of([*packed.glob("tokens/part-*.arrow")]), 0
+    found, first = rows_of(store_parts(packed)), 0
     for item in found:
         item["first_branch"] = first
         first += len(item["branch_segments"])
@@ -71,7 +71,7 @@ def test_packs_are_the_items_that_the_plan_gives_them(packed: Path, items: list[
     assert plan.pieces.path_tokens is not None
     assert plan.pieces.work is not None
     is_whole = plan.pieces.depth == 2**31 - 1
-    shards = rows_of([*packed.glob("shards/*/*.arrow")])
+    shards = rows_of(sorted(packed.glob("shards/*/*.arrow")))
     assert [row["pack_id"] for row in shards] == [*range(len(plan.packs))]
     kinds: set[int] = set()
     for row, (begin, end) in zip(shards, itertools.pairwise(plan.packs.offsets.tolist()), strict=True):
@@ -108,7 +108,7 @@ def test_rows_keep_the_rules_of_trees(packed: Path) -> None:
 
 
 def test_ranks_count_items_and_branches(packed: Path) -> None:
-    rows = rows_of([*packed.glob("shards/*/*.arrow")])
+    rows = rows_of(sorted(packed.glob("shards/*/*.arrow")))
     iterations = rows_of([packed / "ranks/epoch-000/iterations.arrow"])
     used: dict[int, set[int]] = {}
     for file in packed.glob("ranks/epoch-000/rank-*.arrow"):

@@ -12,7 +12,7 @@ import pytest
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.trees import Trees
 from tests.items.conftest import hbpack, records
-from tests.reference import tree
+from tests.reference import store_parts, tree
 
 
 def index_of(folder: Path) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def index_of(folder: Path) -> dict[str, Any]:
 def branches_of(folder: Path) -> list[list[list[int]]]:
     """The ids of the branches of each row."""
     found = []
-    for path in sorted(folder.glob("tokens/part-*.arrow")):
+    for path in store_parts(folder):
         for row in pa.ipc.open_file(path.read_bytes()).read_all().to_pylist():
             ids = to_numpy(pa.array(row["input_ids"], pa.int32()))
             names = ("segment_starts", "segment_parents", "branch_segments")

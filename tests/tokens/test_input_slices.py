@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.output import make_whole
 from packer_cli.errors import InputError
+from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.input_slices import GROUP_BYTES, GROUP_FILES, cut_units, list_units
 from packer_cli.tokens.store import open_store
+from tests.reference import tree
 
 MIB = 1 << 20
 
@@ -41,7 +44,6 @@ def listing(*sizes: int, **fields: str) -> list[CorpusFile]:
         (listing(MIB, MIB, compression="gzip"), [1, 1]),
         (listing(MIB // 8, MIB // 8, compression="gzip"), [2]),
         (listing(MIB, MIB, format="parquet"), [1, 1]),
-        (listing(*[1] * (GROUP_FILES + 1)), [GROUP_FILES, 1]),
         (listing(0, 0), [2]),
         ([], []),
     ],
@@ -58,7 +60,74 @@ def test_small_files_that_follow_each_other_share_a_part(files: list[CorpusFile]
     assert [unit.start for unit in listed] == [0, *(unit.stop for unit in listed)][: len(listed)]
 
 
-def test_a_part_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [100, 5000, MIB // 3])
+def test_files_that_come_or_go_move_no_border_behind_them(size: int) -> None:
+    """But the nearest ones, however equal the files are."""
+    files = listing(*[size] * 20_000)
+    for changed in (files[1:], [*files[:50], *listing(7, 9), *files[50:]]):
+        before, after = ({unit.files for unit in list_units(each)} for each in (files, changed))
+        assert len(before) > 5
+        assert len(before - after) <= 8
+        assert max(len(group) for group in after) <= GROUP_FILES
+        assert all(sum(file.num_bytes for file in group) <= GROUP_BYTES for group in after)
+
+
+def test_a_part_is_found_again_wherever_it_stands(
+    tmp_path: Path, repo: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of it is written again, whatever comes before it or goes; the store is that of a first run."""
+    for name in "abcd":
+        record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "e.jsonl").write_bytes((tmp_path / "c.jsonl").read_bytes())
+    tokenizer = str(repo / "examples" / "sample" / "tokenizer")
+
+    def store(names: str, output: str = "out") -> tuple[Path, StoreIndex]:
+        inputs = tuple(str(tmp_path / f"{name}.jsonl") for name in names)
+        config = TokenizeConfig(inputs=inputs, tokenizer=tokenizer)
+        with LocalEngine(1) as engine:
+            index = make_whole(CorpusStore(config, tmp_path / output), engine)
+        return tmp_path / output / "tokens", index
+
+    caplog.set_level("INFO", "hbpack")
+    folder, index = store("bc")
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("part-*")}
+    for names, made in (("abc", "tokenized 1 record and reused 2"), ("bdc", "tokenized 1 record and reused 2"),
+                        ("cb", "reused 2 tokenized records"), ("ce", "reused 2 tokenized records")):  # fmt: skip
+        caplog.clear()
+        folder, index = store(names)
+        assert made in caplog.text
+        assert all(path.stat().st_mtime_ns == time for path, time in kept.items() if path.exists())
+        assert [[Path(file.path).stem for file in part.files] for part in index.parts] == [[name] for name in names]
+        fresh, _ = store(names, names)
+        assert tree(folder) == tree(fresh)
+    assert len({part.path for part in index.parts}) == 1, "two inputs that are equal share a file"
+    assert open_store(folder, index).lengths().tolist() == [open_store(folder, index).lengths()[0]] * 2
+
+
+def test_a_store_holds_until_another_is_whole(tmp_path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a run has made other parts of all inputs when it ends."""
+    for name in "ab":
+        record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    tokenizer = str(repo / "examples" / "sample" / "tokenizer")
+    config = TokenizeConfig(inputs=tuple(str(tmp_path / f"{name}.jsonl") for name in "ab"), tokenizer=tokenizer)
+    store = tmp_path / "out" / "tokens"
+    with LocalEngine(1) as engine:
+        index = make_whole(CorpusStore(config, store.parent), engine)
+        before = {path.name: path.read_bytes() for path in store.iterdir()}
+        other = config.model_copy(update={"append_eos": "never"})
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreIndex, "write", lambda *_: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                make_whole(CorpusStore(other, store.parent), engine)
+        assert before.items() <= {path.name: path.read_bytes() for path in store.iterdir() if path.is_file()}.items()
+        assert read_index(store) == index
+        assert make_whole(CorpusStore(config, store.parent), engine) == index
+        assert {path.name: path.read_bytes() for path in store.iterdir()} == before
+
+
+def test_a_task_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
     """Its name, slices and place need no other file than its own."""
     names = ["a", "b", "large", "empty", "c"]
     line = json.dumps({"text": "x" * 2**20}) + "\n"
@@ -69,9 +138,7 @@ def test_a_part_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
     with LocalEngine(1) as engine:
         cuts = cut_units(units, engine)
         assert [cut.name for cut in cuts] == [
-            "part-000000-0000.arrow",
-            "part-000002-0000.arrow", "part-000002-0001.arrow", "part-000002-0002.arrow",
-            "part-000003-0000.arrow",
+            "000000-0000", "000002-0000", "000002-0001", "000002-0002", "000003-0000",
         ]  # fmt: skip
         assert [[Path(slice_.file.path).stem for slice_ in cut.slices] for cut in cuts] == [
             ["a", "b"], ["large"], ["large"], ["large"], ["c"],
@@ -151,7 +218,7 @@ def test_a_small_file_of_many_slices_is_one_part(tmp_path: Path, repo: Path, for
     with LocalEngine(1) as engine:
         index = run_tokenize(TokenizeConfig(inputs=(str(path),), tokenizer=tokenizer), tmp_path / "out", engine)
     (part,) = index.parts
-    assert part.path == "part-000000-0000.arrow"
+    assert part.path == f"part-{part.fingerprint}.arrow"
     assert len(part.files) > 1
     assert {file.path for file in part.files} == {str(path)}
     store = open_store(tmp_path / "out" / "tokens")

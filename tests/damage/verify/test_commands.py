@@ -13,6 +13,7 @@ from packer_cli.remote.path import RemotePath
 from packer_cli.verify.verifier import _remove
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, flip, shard_of
+from tests.reference import store_parts
 
 
 def test_verify_repairs_what_write_does(own: Packed) -> None:
@@ -98,7 +99,7 @@ def test_show_checks_the_pack_that_it_shows(own: Packed) -> None:
 
 def test_write_does_not_read_damaged_tokens(own: Packed) -> None:
     (own.folder / shard_of(own.folder)).unlink()
-    part = own.folder / "tokens" / "part-000000-0000.arrow"
+    (part,) = store_parts(own.folder)
     flip(part)
     done = hbpack("write", own.folder, "--shard-size", "65536")
     assert done.code == 1

@@ -9,6 +9,7 @@ import pytest
 
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, damaged, flip, shard_of, verify
+from tests.reference import store_parts
 from tests.remote.conftest import tree
 
 NAMES = (
@@ -17,7 +18,7 @@ NAMES = (
     "rejected.jsonl",
     "shard",
     RANK,
-    "tokens/part-000000-0000.arrow",
+    "part",
     "tokens/tokens.json",
 )
 
@@ -31,9 +32,11 @@ def test_harm_to_whole_files(anywhere: Packed, packed: Packed, others: Path, har
     """Each is found, by itself; then all together are repaired."""
     folder, whole = anywhere.folder, tree(packed.folder)
     shards = [shard_of(packed.folder, number) for number in (1, 0)]
-    names = [shards[0] if name == "shard" else name for name in NAMES]
+    (part,) = store_parts(packed.folder)
+    given = {"shard": shards[0], "part": f"tokens/{part.name}"}
+    names = [given.get(name, name) for name in NAMES]
     partners = {**PARTNERS, shards[0]: shards[1]}
-    foreign = tree(others)
+    foreign = tree(others) | {given["part"]: store_parts(others)[0].read_bytes()}
     for keep in (False, True):  # First each by itself, then all together.
         for name in names:
             if (name not in partners and harm == "swap") or whole[name] == foreign[name]:
