@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from packer_cli.cli.console import print_json, print_line, print_note, print_tables, say_next, say_set, shown_command
-from packer_cli.commands.inputs import parts_of_epoch, sources_of
+from packer_cli.commands.inputs import parts_of_epoch
 from packer_cli.commands.plan import Plan
 from packer_cli.compare.outcome import PlanSimulation, savings
 from packer_cli.config import GpuConfig, TrainConfig
@@ -82,7 +82,7 @@ def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
             _, prediction = simulate_plan(planned, config, TrainConfig())
     _warn_of_positions(planned, config)
     _warn_of_trainer(planned, config)
-    sources = sources_of(planned, folder)
+    sources = planned.sources
     inputs = parts_of_epoch(sources, counts)
     counts_of = {folder / name: read_plan_header(folder / name / PLAN_NAME).counts for name in planned.config.sets}
     aside = counts_of.get(folder / VALIDATION)

@@ -5,23 +5,27 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from packer_cli.commands.output_folder import store_of
-from packer_cli.commands.plan import Plan, Stats
 from packer_cli.errors import FormatError, InputError
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import NamedInput, SampleCounts
 from packer_cli.format.tokens import InputInfo
+from packer_cli.plan.figures import Stats
+from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.tokens.accounts import files_of, inputs_of, reasons_of
 from packer_cli.tokens.index import read_index
 
+S = TypeVar("S", bound=Stats)
 
-def sources_of(planned: Plan, folder: Path) -> tuple[InputInfo, ...] | None:
+
+def sources_of(header: PlanHeader, manifest: Manifest | None, folder: Path) -> tuple[InputInfo, ...] | None:
     """Return the inputs of a plan on disk, in this folder; None if only its token store knew, and that is gone."""
-    if planned.manifest is not None:
-        return planned.manifest.sources
-    assert planned.header is not None
+    if manifest is not None:
+        return manifest.sources
     with suppress(InputError, FormatError):
-        return inputs_of(read_index(store_of(folder, planned.header)))
+        return inputs_of(read_index(store_of(folder, header)))
     return None
 
 
@@ -37,14 +41,10 @@ def parts_of_epoch(
     )
 
 
-def with_sources(stats: Stats, sources: tuple[InputInfo, ...] | None) -> Stats:
-    """Add the inputs to the figures of a plan."""
-    return replace(stats, sources=sources, inputs=parts_of_epoch(sources, stats.counts))
-
-
-def with_store(stats: Stats, store: Path | None) -> Stats:
+def with_store(stats: S, store: Path | None) -> S:
     """Add the inputs of a token store to the figures of its samples; lengths alone have none."""
     if store is None:
         return stats
     index = read_index(store)
-    return replace(with_sources(stats, inputs_of(index)), reasons=reasons_of(files_of(index)) or None)
+    sources, reasons = inputs_of(index), reasons_of(files_of(index))
+    return replace(stats, sources=sources, inputs=parts_of_epoch(sources, stats.counts), reasons=reasons or None)

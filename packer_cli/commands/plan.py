@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack, overload
 import numpy as np
 
 from packer_cli.commands.arguments import Lengths, StrPath, is_paths, one_path, takes
+from packer_cli.commands.inputs import parts_of_epoch, sources_of
 from packer_cli.commands.output_folder import config_of_plan
 from packer_cli.commands.plan_store import plan_cut, resolve_for, run_plan
 from packer_cli.commands.rebalance import plan_in_force
@@ -21,6 +22,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
+from packer_cli.format.tokens import InputInfo
 from packer_cli.plan.core import types
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.cut import Samples
@@ -76,6 +78,7 @@ class Plan:
     """The header of the file of a plan that was read: all but its arrays."""
     manifest: Manifest | None = None
     """Manifest of the packed set that the plan was read from."""
+    _sources: Callable[[], tuple[InputInfo, ...] | None] = lambda: None
     _load: Callable[[], types.Plan]
     _measure: Callable[[Plan], PlanMetrics]
 
@@ -93,6 +96,11 @@ class Plan:
     def metrics(self) -> PlanMetrics:
         """Figures of the plan and its groups, beside the paper's baseline; see docs/metrics.md."""
         return self._measure(self)
+
+    @cached_property
+    def sources(self) -> tuple[InputInfo, ...] | None:
+        """The inputs of a plan that was read, and what was read of each; None where they are not known."""
+        return self._sources()
 
     @cached_property
     def baseline(self) -> Baseline:
@@ -127,6 +135,8 @@ class Plan:
             counts=self.counts,
             **vars(metrics),
             masks=measure_masks(self.arrays, metrics),
+            sources=self.sources,
+            inputs=parts_of_epoch(self.sources, self.counts),
         )
 
     def iterations(self, epoch: int = 0) -> Iterations:
@@ -230,6 +240,7 @@ def read_planned(path: Path, *, check: bool = False) -> Plan:
         group_choice=header.group_choice,
         header=header,
         manifest=manifest,
+        _sources=partial(sources_of, header, manifest, file.parent),
         _load=partial(plan_in_force, file.parent) if is_rebalanced else lambda: read_plan(file, check=check)[0],
         _measure=lambda planned: metrics,
     )

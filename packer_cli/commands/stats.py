@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.commands.arguments import Lengths, plan_config_of, takes
-from packer_cli.commands.inputs import sources_of, with_sources, with_store
+from packer_cli.commands.inputs import with_store
 from packer_cli.commands.plan import Stats, plan_in_memory, read_planned
 from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, validate
@@ -34,8 +34,7 @@ def stats(lengths: Lengths, **options: Unpack[CallOfStats]) -> Stats:
     found = find(lengths, "stats")
     if config is None and found.has_plan:
         check_plan_file(found.path / PLAN_NAME)
-        planned = read_planned(found.path, check=bound == "lp")
-        return with_sources(planned.stats(bound=bound), sources_of(planned, found.path))
+        return read_planned(found.path, check=bound == "lp").stats(bound=bound)
     samples = require_samples(found)
     figures = unplanned_stats(samples) if config is None else plan_in_memory(samples, config).stats(bound=bound)
     return with_store(figures, found.store)
