@@ -24,7 +24,7 @@ from packer_cli.remote.path import as_path
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
 @set_tokenizer_option
 @option("--moved", "moves", multiple=True, metavar="OLD=NEW")
-@model_options(TokenizeConfig, ["allow_skipped", "max_rejected", "strict"])
+@model_options(TokenizeConfig, ["allow_skipped", "recheck", "max_rejected", "strict"])
 @json_option("output/set")
 @workers_option
 @engine_option

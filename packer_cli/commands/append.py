@@ -55,6 +55,7 @@ def run_append(
     tokenizer: str | None = None,
     moves: Sequence[str] = (),
     allow_skipped: bool = False,
+    recheck: bool = False,
     max_rejected: str | None = None,
     strict: bool = False,
 ) -> None:
@@ -66,7 +67,7 @@ def run_append(
         inputs: as for `hbpack pack`, with weights.
         tokenizer: the place where the set's tokenizer is now; None for where it was.
         moves: OLD=NEW, the places where the set's own inputs were and are now.
-        allow_skipped, max_rejected, strict: see `TokenizeConfig`; the latter are about the new inputs alone.
+        allow_skipped, recheck, max_rejected, strict: see `TokenizeConfig`; the last two are about new inputs alone.
 
     Raises:
         InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone or has
@@ -87,7 +88,7 @@ def run_append(
         if not is_there:
             sources[num_old:] = [replace(source, source_id=num_old + source.source_id) for source in given]
             files += [file._replace(source_id=num_old + file.source_id) for file in new_files]
-        limits = {"max_rejected": max_rejected, "strict": strict}
+        limits = {"recheck": recheck, "max_rejected": max_rejected, "strict": strict}
         config = _tokenize_config(index, sources, tokenizer, limits)
         _check_tokenizer(config, index)
         if noted is None:

@@ -142,6 +142,8 @@ class TokenizeOptions(TypedDict, total=False):
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
     allow_skipped: bool | None
     """Go on with a folder or pattern of which more bytes are skipped than read."""
+    recheck: bool | None
+    """Read all inputs again and compare their contents."""
     max_rejected: str | int | None
     """Stop before planning if more records than this are rejected: a number, or a share such as 1%."""
     strict: bool | None

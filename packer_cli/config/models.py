@@ -166,6 +166,10 @@ class TokenizeConfig(Model):
     """Go on with a folder or pattern of which more bytes are skipped than read.
 
     Files are skipped where their suffix is unknown, or a name on the way to them begins with `_`."""
+    recheck: Annotated[bool, Shown(Panel.TOKENS)] = False
+    """Read all inputs again and compare their contents.
+
+    Otherwise a file is read again only if its size, times or inode, or the ETag of an object, have changed."""
     max_rejected: Annotated[
         str | None,
         BeforeValidator(_read_limit, json_schema_input_type=int | str | None),

@@ -32,6 +32,7 @@ from packer_cli.remote.system import ObjectInfo, is_url
 T = TypeVar("T")
 _HAVE_PARTS = (*TOKEN_FORMATS, "datasets")
 """Formats whose readers open files by path."""
+SETTLED_SECONDS = 60
 AT_ONCE = 32
 """Small objects that a process requests at a time."""
 SMALL_BYTES = 4 << 20
@@ -51,6 +52,18 @@ def stamp_of_stat(found: os.stat_result) -> str:
 def stamp_of_object(info: ObjectInfo) -> str:
     """Return the stamp of an object, of what its storage says of it."""
     return f"{int(info['size'] or 0)}:{version_of(info)}"
+
+
+def is_settled(path: str, stamp: str, since: float) -> bool:
+    """Whether the file holds what was read of it after `since` (s) for as long as it has this stamp.
+
+    A program that holds it mapped changes it without a trace until the kernel has written the page back, which takes
+    half a minute; a file that nobody has written to for longer tells of the next change.
+    """
+    if is_url(path):
+        return bool(stamp) and not any(each.endswith(":None") for each in stamp.split(","))
+    changes = [int(each.split(":")[2]) for each in stamp.split(",") if each]
+    return bool(changes) and max(changes) < (since - SETTLED_SECONDS) * 1e9
 
 
 def size_of(found: str) -> int:

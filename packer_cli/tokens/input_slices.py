@@ -10,7 +10,7 @@ A record's key combines, in one integer, the number of its slice in the part and
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,7 +111,13 @@ def _is_full(group: Sequence[CorpusFile], held: int, file: CorpusFile) -> bool:
     )
 
 
-def cut_units(units: Sequence[Unit], engine: Engine, *, made: Collection[str] | None = None) -> list[Cut]:
+def cut_units(
+    units: Sequence[Unit],
+    engine: Engine,
+    *,
+    made: Collection[str] | None = None,
+    find_known: Callable[[CorpusFile], list[CorpusSlice] | None] = lambda file: None,
+) -> list[Cut]:
     """Cut units into parts, in order; files without data have none. A file that crashes its reader is unreadable.
 
     Price: the price of `slice_corpus`; columnar files use all workers.
@@ -119,6 +125,7 @@ def cut_units(units: Sequence[Unit], engine: Engine, *, made: Collection[str] | 
     Args:
         made: names of the tasks whose parts earlier runs may have made; None: all. Of other parts no fingerprint is
             compared, so small files whose only slice follows from their size are not read, and have no fingerprint.
+        find_known: the slices of a file that need not be read, with its fingerprint; None for any other.
 
     Raises:
         InputError: a file cannot be read.
@@ -128,10 +135,11 @@ def cut_units(units: Sequence[Unit], engine: Engine, *, made: Collection[str] | 
         for unit in units
         for file in unit.files
     ]
-    known = {
+    known = {number: slices for number, (file, _) in enumerate(files) if (slices := find_known(file))}
+    known |= {
         number: [CorpusSlice(file=file, start=0, stop=file.num_bytes)]
         for number, (file, may_wait) in enumerate(files)
-        if may_wait and _is_one_slice(file)
+        if may_wait and number not in known and _is_one_slice(file)
     }
     of_file = iter(_cut_files([file for file, _ in files], engine, known))
     cuts: list[Cut] = []
@@ -163,7 +171,7 @@ def _cut_files(
 ) -> list[list[CorpusSlice]]:
     """Find the slices of each file, with fingerprints, except for slices that `known` has by their file's number."""
     cut = dict(known)
-    columnar = [number for number, file in enumerate(files) if is_columnar(file)]
+    columnar = [number for number, file in enumerate(files) if is_columnar(file) and number not in cut]
     tasks = [columnar[i : i + FILES_A_TASK] for i in range(0, len(columnar), FILES_A_TASK)]
     while tasks:
         crashed: list[list[int]] = []

@@ -30,6 +30,7 @@ from packer_cli.tokens.accounts import kind_of, most_frequent
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, part_name, rejects_name
 from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, count_by_slice, read_slices
+from packer_cli.tokens.known_inputs import KnownSlice
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
 from packer_cli.tokens.writer import FIGURES, LateColumnsError, PartWriter
@@ -111,8 +112,8 @@ class PartFacts:
     part: PartInfo
     tokenizer: TokenizerInfo
     """The tokenizer, without its name."""
-    stamps: tuple[str, ...] = ()
-    """Stamps of the part's files, in the record of a job array's task, see `packer_cli.corpus.versions`."""
+    slices: tuple[KnownSlice, ...] = ()
+    """The slices as they were read; empty in the index of a store."""
 
 
 class Description(NamedTuple):
@@ -175,7 +176,8 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
             file = task.slices[mismatch.line >> LINE_BITS].file
             encoder = encoder.fallback(mismatch, f"{file.path}, line {mismatch.line & LINE}")
         else:
-            return PartFacts(part=part, tokenizer=describe_tokenizer(task))
+            slices = tuple(map(KnownSlice.of, task.slices))
+            return PartFacts(part=part, tokenizer=describe_tokenizer(task), slices=slices)
 
 
 def describe_tokenizer(task: PartTask) -> TokenizerInfo:

@@ -130,8 +130,8 @@ def _read_by_tasks(parts: Sequence[Mapping[str, FinishedPart]]) -> Mapping[Key, 
     read: dict[Key, Read] = defaultdict(dict)
     for task, each in enumerate(parts):
         for part in each.values():
-            for file, stamp in zip(part.facts.part.files, part.facts.stamps, strict=True):
-                read[file.source, file.path][task] = (stamp, file.fingerprint)
+            for file, slice_ in zip(part.facts.part.files, part.facts.slices, strict=True):
+                read[file.source, file.path][task] = (slice_.stamp, file.fingerprint)
     return read
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -19,6 +20,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
+from packer_cli.corpus.versions import is_settled
 from packer_cli.engine.array import ArrayRecords, TaskShare, merged
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Output, Parts
@@ -33,6 +35,7 @@ from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
+from packer_cli.tokens.known_inputs import KnownInputs, KnownSlice
 from packer_cli.tokens.limits import require_accepted
 from packer_cli.tokens.part import Description, PartFacts, PartTask, part_tasks, work
 from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
@@ -132,6 +135,8 @@ class StoreOutput(Output[StoreIndex]):
         self.work, self.listing = self.store / WORK, self.store / INDEX_NAME
 
     def _list_inputs(self) -> None:
+        self._begun = time.time()
+        self._known = KnownInputs(self.store, recheck=self._config.recheck)
         self._config = config = _dated(self._config, self.store)
         self._inputs = self._given or Inputs(
             *discover(config.inputs, output=str(self.folder), allow_skipped=config.allow_skipped), lambda cuts: None
@@ -173,7 +178,8 @@ class StoreOutput(Output[StoreIndex]):
         # What is given is compared with what the store has, where any part may be found again.
         marked = {path.name.removesuffix(".json") for path in paths_below(self.work)}
         made = None if self._given or before else marked
-        cuts = [cut for cut in cut_units(near, engine, made=made) if task.takes(cut.start, cut.stop, total)]
+        found = cut_units(near, engine, made=made, find_known=self._known.find)
+        cuts = [cut for cut in found if task.takes(cut.start, cut.stop, total)]
         if share.is_whole and not cuts:
             raise InputError(no_data([source.name for source in sources]))
         require_inputs(cuts)
@@ -186,8 +192,12 @@ class StoreOutput(Output[StoreIndex]):
         if not repairs:
             share.join(agreed(config, header, files))
         parts.find(engine, _listed_parts(folder, before, tasks))
-        num_reused = self._make_parts(parts, engine, progress)
-        finished = _renamed(parts, tasks, sources)
+        try:
+            num_reused = self._make_parts(parts, engine, progress)
+        except RunError:  # A file may have changed without a trace.
+            self._known.forget()
+            raise
+        finished = _renamed(parts, tasks, sources, self._begun)
         if not repairs:
             share.record(finished)
         index = index_of(header, finished.values()) if finished else None
@@ -212,6 +222,8 @@ class StoreOutput(Output[StoreIndex]):
         if index != self._before or not self.listing.exists():
             index.write(self.store)
         remove_stale(self.store, index)
+        facts = (part.facts for part in finished.values())
+        self._known.write(sources, (pair for each in facts for pair in zip(each.part.files, each.slices, strict=True)))
         return index
 
     def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress) -> int:
@@ -301,8 +313,14 @@ def _listed_parts(folder: Path, index: StoreIndex | None, tasks: Sequence[PartTa
     return {task.name: listed[task.fingerprint] for task in tasks if task.fingerprint in listed}
 
 
-def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source]) -> dict[str, FinishedPart]:
-    """Return the finished parts, in order, with the names, sources and stamps that their files have now."""
+def _renamed(
+    parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequence[Source], begun: float
+) -> dict[str, FinishedPart]:
+    """Return the finished parts, in order, with the names, sources and stamps that their files have now.
+
+    Args:
+        begun: a moment before any file was read.
+    """
     renamed = {}
     for task in tasks:
         part = parts.finished[task.name]
@@ -312,9 +330,18 @@ def _renamed(parts: Parts[PartTask], tasks: Sequence[PartTask], sources: Sequenc
             replace(file, path=path, source=source)
             for file, (path, source) in zip(facts.part.files, names, strict=True)
         )
-        stamps = tuple(slice_.file.stamp for slice_ in task.slices)
-        renamed[task.name] = replace(part, facts=replace(facts, part=replace(facts.part, files=files), stamps=stamps))
+        slices = tuple(
+            replace(found, is_settled=not slice_.unreadable and is_settled(slice_.file.path, found.stamp, begun))
+            for slice_, found in zip(task.slices, _found(task, facts), strict=True)
+        )
+        renamed[task.name] = replace(part, facts=replace(facts, part=replace(facts.part, files=files), slices=slices))
     return renamed
+
+
+def _found(task: PartTask, facts: PartFacts) -> Sequence[KnownSlice]:
+    """Return what was found in the files of a part: by its worker, where nobody else has read them."""
+    has_read = all(slice_.file.fingerprint for slice_ in task.slices)
+    return [KnownSlice.of(slice_) for slice_ in task.slices] if has_read else facts.slices
 
 
 def current_index(folder: Path) -> StoreIndex | None:

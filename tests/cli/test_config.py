@@ -16,7 +16,8 @@ OPTIONS = (
     "date, dry-run, engine, eos-token, epochs, fill, global-tokens, gpu, gpus, group-algorithm, groups, index-only, "
     "inputs, items, json, keep-tokens, lockstep, log-format, loss-on, mask, max-groups, max-length, "
     "max-path-tokens, max-record-bytes, max-rejected, max-samples, model, output, overflow, packing, parallel, "
-    "plain-content, profile, schema, seed, shard-size, share-prefixes, step-mix, strategy, strict, tokenizer, "
+    "plain-content, profile, recheck, schema, seed, shard-size, share-prefixes, step-mix, strategy, strict, "
+    "tokenizer, "
     "tokenizer-backend, trainer, turns, validation, wait, workers"
 )
 

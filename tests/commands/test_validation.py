@@ -118,7 +118,7 @@ def test_equal_samples_count_together(chats, pack, tmp_path):
 
 
 def test_another_split_takes_the_same_tokens_and_none_takes_it_away(out, chats, pack):
-    tokens = {path: path.stat().st_mtime_ns for path in (out / "tokens").iterdir()}
+    tokens = {path: path.stat().st_mtime_ns for path in (out / "tokens").glob("part-*")}
     before = tree(out)
     assert "the shards are up to date" in pack(out, chats, "--validation", "10.0%").stderr
     assert tree(out) == before
@@ -128,7 +128,7 @@ def test_another_split_takes_the_same_tokens_and_none_takes_it_away(out, chats, 
     pack(out, chats)
     assert not (out / "validation").exists()
     assert counts(out)["records"] == counts(out)["rejected"] + counts(out)["samples"]
-    assert {path: path.stat().st_mtime_ns for path in (out / "tokens").iterdir()} == tokens
+    assert {path: path.stat().st_mtime_ns for path in (out / "tokens").glob("part-*")} == tokens
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])

@@ -67,7 +67,9 @@ def upload(folder: Path, to: RemotePath) -> None:
 
 
 def tree(folder: Any) -> dict[str, bytes]:
-    """Every file's bytes, of a folder or a `RemotePath`."""
+    """Every file's bytes, of a folder or a `RemotePath`, but of the one that holds times."""
     if isinstance(folder, RemotePath):
-        return {name: (folder / name).read_bytes() for name in folder.find()}
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        names = list(folder.find())
+    else:
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return {name: (folder / name).read_bytes() for name in names if not name.endswith("tokens/inputs.json")}

@@ -13,6 +13,7 @@ import pytest
 from packer_cli.corpus import versions
 from packer_cli.corpus.discover import discover
 from packer_cli.errors import RunError
+from packer_cli.files import fingerprint
 from packer_cli.remote.path import RemotePath
 from tests.cli_runner import Done
 from tests.remote.conftest import tree
@@ -122,3 +123,40 @@ def test_many_objects_come_through_faults(s3: S3Server, counted: Any, tokenize: 
         assert tokenize().code == 0
     assert s3.faults > before + 4
     assert tree(tmp_path / "out") == tree(tmp_path / "alone")
+
+
+def test_a_run_with_nothing_new_reads_no_input(
+    counted: Any, tokenize: Any, corpus: RemotePath, tmp_path: Path
+) -> None:
+    assert counted(tokenize()) == {"GET": NUMBER}
+    before = tree(tmp_path / "out")
+    assert (tmp_path / "out/tokens/inputs.json").exists()
+    assert counted(tokenize()) == {}
+    assert counted(tokenize("--recheck")) == {"GET": NUMBER}
+    assert tree(tmp_path / "out") == before
+    (tmp_path / "out/tokens/inputs.json").write_text("{}")
+    assert counted(tokenize()) == {"GET": NUMBER}
+    assert tree(tmp_path / "out") == before
+
+
+def test_an_object_that_changes_is_read_again(counted: Any, tokenize: Any, corpus: RemotePath, tmp_path: Path) -> None:
+    """Its part, of all of the objects, is made again: each of them is read once for it, and the new one to be cut."""
+    tokenize()
+    (corpus / "0/000.jsonl").write_bytes(text_of(0, "dolor"))
+    counted(tokenize(output="other"))
+    assert counted(tokenize()) == {"GET": NUMBER + 1}
+    assert tree(tmp_path / "out") == tree(tmp_path / "other")
+    assert counted(tokenize()) == {}
+
+
+def test_what_turns_out_to_be_wrong_is_forgotten(tokenize: Any, tmp_path: Path) -> None:
+    tokenize()
+    known = tmp_path / "out/tokens/inputs.json"
+    value = json.loads(known.read_text())
+    name = next(iter(value["files"]))
+    value["files"][name][0]["fingerprint"] = "0" * 32
+    known.write_text(json.dumps(value | {"xxh3": fingerprint(value["files"], value["release"])}))
+    done = tokenize()
+    assert done.code == 1
+    assert "has changed since the run began" in done.stderr
+    assert tokenize().code == 0
