@@ -168,7 +168,7 @@ class WorkersOptions(TypedDict, total=False):
     """Processes that do the work."""
 
     workers: int | None
-    """Worker processes; by default, one for each CPU, within the quota of a container."""
+    """Worker processes; by default, one for each CPU."""
 
 class BoundOptions(TypedDict, total=False):
     """Proof of bounds."""

@@ -240,9 +240,9 @@ class WorkersConfig(Model):
     """Processes that do the work."""
 
     workers: Annotated[int | None, Shown(Panel.SCALE, is_common=True)] = Field(default=None, ge=1, le=4096)
-    """Worker processes; by default, one for each CPU, within the quota of a container.
+    """Worker processes; by default, one for each CPU.
 
-    The result is the same for any number."""
+    A container's quota of CPUs counts. The result is the same for any number."""
 
 
 class EngineConfig(WorkersConfig):
