@@ -72,8 +72,9 @@ def vouches(
         return False
     if _facts(index) != _facts(header):
         return False
-    known = {(sources[file.source_id].shown(file.path), file.source_id) for file in files}
-    if any((file.path, file.source) not in known for part in index.parts for file in part.files):
+    known = {(sources[file.source_id].shown(file.path), file.source_id): file.num_bytes for file in files}
+    listed = {(file.path, file.source) for part in index.parts for file in part.files}
+    if not listed <= known.keys() or any(known[key] for key in known.keys() - listed):
         return False
     parts = {(info.fingerprint, *((file.path, file.source) for file in info.files)) for info in index.parts}
     return all((task.fingerprint, *names_of(task, sources)) in parts for task in tasks)

@@ -58,7 +58,7 @@ def _dated(config: TokenizeConfig, folder: Path) -> TokenizeConfig:
             raise ConfigError("--date has no effect, as the chat template writes no date; leave it out")
         return config
     index, pin = current_index(folder), ArrayRecords(folder / WORK).pin()
-    known = index.options.date if index else pin.agreed.get("--date") if pin else None
+    known = (index and index.options.date) or (pin and pin.agreed.get("--date"))
     first = datetime.date.fromisoformat(known) if known else datetime.date.today()
     return config.model_copy(update={"date": config.date or first})
 
@@ -184,7 +184,7 @@ class StoreOutput(Output[StoreIndex]):
             raise InputError(no_data([source.name for source in sources]))
         require_inputs(cuts)
         tasks = part_tasks(config, header, cuts)
-        is_there = not share.is_whole and self.listing.exists()
+        is_there = not share.is_whole and self.listing.exists() and ArrayRecords(self.work).pin() is None
         repairs = is_there and vouches(before, header, sources, files, tasks)
         parts = Parts(
             folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs, keeps=True

@@ -93,6 +93,26 @@ def test_a_task_that_is_killed_runs_again_as_the_status_says(hbpack, tokenize_wo
     assert store(out) == store(plain)
 
 
+def test_an_array_over_a_store_takes_what_changed(hbpack, corpus, tokenize_words, tmp_path):
+    """A new file at once; in a changed one that a task does not read, only the tasks that read it see the change."""
+    data = shutil.copytree(corpus, tmp_path / "data")
+    words = ["tokenize", data, *tokenize_words[2:]]
+
+    def round_of_tasks() -> str:
+        return [hbpack(*words, tmp_path / "out", "--shard", f"{index}/2").stderr for index in range(2)][-1]
+
+    round_of_tasks()
+    shutil.copy(data / "c.jsonl", data / "d.jsonl")
+    assert "all tasks are done, and the token store is complete: " in round_of_tasks()
+    lines = (data / "a.jsonl").read_text().splitlines(keepends=True)
+    (data / "a.jsonl").write_text("".join([*lines[1:20], lines[0], *lines[20:]]))
+    round_of_tasks()
+    assert hbpack("status", tmp_path / "out").code == 1
+    round_of_tasks()
+    assert hbpack(*words, tmp_path / "fresh").code == 0
+    assert tree(tmp_path / "out" / "tokens") == tree(tmp_path / "fresh" / "tokens")
+
+
 @pytest.fixture
 def written(plain, tmp_path):
     return shutil.copytree(plain, tmp_path / "out")
