@@ -213,7 +213,7 @@ def test_what_is_missing_from_a_file_is_rejected(tmp_path: Path) -> None:
     cut_short(path, 80)
     documents, rejects = read_all(path)
     assert [each.input_ids for each in documents] == DOCUMENTS[:3]
-    assert rejects == [(4, "the index puts sequences 4 to 7 outside a.bin; they are lost")]
+    assert rejects == [(4, "the index puts sequences 4 to 7 outside the file; they are lost")]
     path = write_dolma(tmp_path / "a.npy")
     cut_short(path, 139)
     documents, rejects = read_all(path, **TOKENIZER)

@@ -132,8 +132,7 @@ def _read_indexed(
                 yield from read_documents(files, borders, lines[start:stop], rules)
             else:
                 numbers = f"{lines[start]} to {lines[stop - 1]}"
-                name = os.path.basename(slice_.file.path)
-                lost = f"the index puts sequences {numbers} outside {name}; they are lost"
+                lost = f"the index puts sequences {numbers} outside the file; they are lost"
                 yield RawBatch(rejects=[Gap(int(lines[start]), lost)])
 
 
