@@ -33,6 +33,8 @@ T = TypeVar("T")
 _HAVE_PARTS = (*TOKEN_FORMATS, "datasets")
 """Formats whose readers open files by path."""
 SETTLED_SECONDS = 60
+_OF_CONTENT = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
+"""Storage that gives an object another version with each write."""
 AT_ONCE = 32
 """Small objects that a process requests at a time."""
 SMALL_BYTES = 4 << 20
@@ -41,7 +43,15 @@ SMALL_BYTES = 4 << 20
 
 def _stamp(path: str) -> str:
     with readable(path, OSError):
-        return stamp_of_object(RemotePath(path).info()) if is_url(path) else stamp_of_stat(os.stat(path))
+        if is_url(path):
+            return stamp_of_object(RemotePath(path).info())
+        opened = os.open(
+            path, os.O_RDONLY | os.O_NONBLOCK
+        )  # Network file systems ask for the times when a file is opened.
+        try:
+            return stamp_of_stat(os.fstat(opened))
+        finally:
+            os.close(opened)
 
 
 def stamp_of_stat(found: os.stat_result) -> str:
@@ -58,12 +68,15 @@ def is_settled(path: str, stamp: str, since: float) -> bool:
     """Whether the file holds what was read of it after `since` (s) for as long as it has this stamp.
 
     A program that holds it mapped changes it without a trace until the kernel has written the page back, which takes
-    half a minute; a file that nobody has written to for longer tells of the next change.
+    half a minute; a file that nobody has written to for longer tells of the next change. File systems that keep whole
+    seconds, as images do, do not tell, nor do servers whose versions may be times.
     """
+    each = stamp.split(",")
     if is_url(path):
-        return bool(stamp) and not any(each.endswith(":None") for each in stamp.split(","))
-    changes = [int(each.split(":")[2]) for each in stamp.split(",") if each]
-    return bool(changes) and max(changes) < (since - SETTLED_SECONDS) * 1e9
+        return path.startswith(_OF_CONTENT) and bool(stamp) and not any(found.endswith(":None") for found in each)
+    changes = [int(found.split(":")[2]) for found in each if found]
+    is_fine = all(change % 10**9 for change in changes)
+    return is_fine and bool(changes) and max(changes) < (since - SETTLED_SECONDS) * 1e9
 
 
 def size_of(found: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
+from packer_cli.corpus.versions import stamp_of
 from packer_cli.files import fingerprint, write_text
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import json_values, read_record
@@ -87,17 +88,19 @@ class KnownInputs:
         rows = self._slices.get(_name(file.path), [])
         if not rows or rows[0]["stamp"] != file.stamp or file.expected not in ("", rows[0]["fingerprint"]):
             return None
+        if not is_url(file.path) and stamp_of(file) != file.stamp:
+            return None
         return [read_record(KnownSlice, row).slice_of(file) for row in rows]
 
     def write(self, sources: Sequence[Source], parts: Iterable[tuple[PartFile, KnownSlice]]) -> None:
         """Keep what was found in all files of the store, in order, unless that is known already."""
-        found: dict[str, list[KnownSlice]] = {}
-        for file, slice_ in parts:
-            found.setdefault(_name(os.path.join(sources[file.source].folder, file.path)), []).append(slice_)
+        found: dict[str, dict[KnownSlice, None]] = {}
+        for file, slice_ in parts:  # Several inputs may have one file.
+            found.setdefault(_name(os.path.join(sources[file.source].folder, file.path)), {})[slice_] = None
         files = {
-            name: json_values(slices)
+            name: json_values([*slices])
             for name, slices in found.items()
-            if all(each.is_settled and each.stamp == slices[0].stamp for each in slices)
+            if all(each.is_settled for each in slices) and len({each.stamp for each in slices}) == 1
         }
         text = json.dumps({"files": files, "release": __version__, "xxh3": fingerprint(files, __version__)})
         if text != self._was and (files or self._was):
@@ -117,7 +120,7 @@ def _read_text(path: Path) -> str:
         text = path.read_bytes().decode()
         value = json.loads(text)
         is_whole = value["release"] == __version__ and value["xxh3"] == fingerprint(value["files"], __version__)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, OSError):
             require_damage(error)
         return ""

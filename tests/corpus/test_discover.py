@@ -165,12 +165,12 @@ def test_a_link_to_a_folder_above_is_not_followed_twice(tmp_path: Path, monkeypa
     write_jsonl(tmp_path / "data/a/c.jsonl", [TEXT])
     (tmp_path / "data/a/up").symlink_to(tmp_path / "data")
 
-    def refusing(path: str) -> os.stat_result:
+    def refusing(path: str, flags: int) -> int:
         if "/up/" in path:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        return os.stat(path)
+        return os.open(path, flags)
 
-    monkeypatch.setattr("packer_cli.corpus.versions.os", SimpleNamespace(stat=refusing))
+    monkeypatch.setattr("packer_cli.corpus.versions.os", SimpleNamespace(**vars(os) | {"open": refusing}))
     monkeypatch.chdir(tmp_path)
     assert paths("data/**/*.jsonl") == ["data/a/c.jsonl"]
 

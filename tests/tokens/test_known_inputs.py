@@ -14,6 +14,7 @@ import pytest
 
 from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
+from packer_cli.corpus.versions import is_settled as is_settled_by
 from packer_cli.engine.array import ArrayIds
 from packer_cli.engine.local import LocalEngine
 from packer_cli.tokens import input_slices
@@ -132,3 +133,29 @@ def test_an_array_notes_what_its_tasks_read(run: Run, cut: list[str], tmp_path: 
     cut.clear()
     assert run() == whole
     assert cut == []
+
+
+@pytest.mark.usefixtures("is_settled")
+def test_a_file_of_two_inputs_is_read_for_each(corpus: Path, tmp_path: Path, repo: Path) -> None:
+    tokenizer = str(repo / "examples" / "sample" / "tokenizer")
+    config = TokenizeConfig(inputs=(str(corpus), f"{corpus}/a.jsonl@2", f"{corpus}/e.jsonl"), tokenizer=tokenizer)
+    with LocalEngine(1) as engine:
+        first, second, third = (run_tokenize(config, tmp_path / "out", engine) for _ in range(3))
+    assert first == second == third
+    assert (tmp_path / "out" / "tokens" / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "stamp", "settled"),
+    [
+        ("a", "1:5000000001:5000000001:7", True),
+        ("a", "1:5000000001:5000000000:7", False),  # A file system of whole seconds.
+        ("a", "1:5000000001:95000000001:7", False),
+        ("s3://b/a", '1:"etag"', True),
+        ("s3://b/a", "1:None", False),
+        ("https://host/a", '1:"etag"', False),
+        ("local://a", "1:5.5", False),
+    ],
+)
+def test_stamps_that_tell_of_every_change(path: str, stamp: str, settled: bool) -> None:
+    assert is_settled_by(path, stamp, since=100.0) == settled
