@@ -55,7 +55,8 @@ def version_of(info: ObjectInfo) -> str | None:
 async def _get_version(system: Any, path: str, etag: str, start: int, stop: int) -> bytes | None:
     """Read a range of this version of an object of S3; return None once the object is another one."""
     bucket, key, version = system.split_path(path)
-    asked = {} if system.local_expiry_check else {"IfMatch": etag}  # Some servers refuse the condition.
+    # Some servers refuse the condition, and newer releases of s3fs have an option for them.
+    asked = {} if getattr(system, "local_expiry_check", False) else {"IfMatch": etag}
     if version:
         asked["VersionId"] = version
     place = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{stop - 1}"}

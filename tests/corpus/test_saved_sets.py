@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import pytest
+from packaging.version import Version
 
 from .helpers import TEXT, TOKENS, read_all
 from .test_discover import paths
@@ -58,7 +59,8 @@ def test_a_split_and_a_set_in_a_folder_of_another_format(tmp_path: Path) -> None
 def test_an_empty_set_holds_no_records(tmp_path: Path, row: dict[str, Any]) -> None:
     save(datasets.Dataset.from_list([row]), tmp_path / "both/full")
     save(nothing(row), tmp_path / "both/none", "torch")
-    assert not list((tmp_path / "both/none").glob("*.arrow"))
+    if Version(datasets.__version__) >= Version("5.2"):  # Earlier ones write a file without rows.
+        assert not list((tmp_path / "both/none").glob("*.arrow"))
     assert read_all(tmp_path / "both/none") == ([], [])
     assert paths(tmp_path / "both") == [f"{tmp_path}/both/full", f"{tmp_path}/both/none"]
     assert len(read_all(tmp_path / "both")[0]) == len(read_all(tmp_path / "both/*")[0]) == 1
