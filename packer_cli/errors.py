@@ -97,8 +97,8 @@ class UnreachableError(RemoteError):
 def printable(text: str) -> str:
     r"""Write a text as one line, with all that a terminal obeys or cannot show as Python escapes it.
 
-    >>> printable("caf\u00e9\n\x1b[2J")
-    'caf\u00e9\\n\\x1b[2J'
+    >>> printable("café\n\x1b[2J")
+    'café\\n\\x1b[2J'
     """
     if text.isprintable():
         return text
