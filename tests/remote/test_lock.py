@@ -262,7 +262,7 @@ def test_a_probe_of_the_time_is_nobodys_file(bucket: RemotePath) -> None:
 
 
 def test_a_run_waits_until_the_lock_of_a_killed_one_has_run_out(folder, monkeypatch, capsys):
-    monkeypatch.setattr(lock, "EXPIRES", 1.0)
+    monkeypatch.setattr(lock, "EXPIRES", 4.0)
     show_progress()
     held_by(folder, host="elsewhere", pid=7)
     with pytest.raises(BusyError), lock_folder(folder):
