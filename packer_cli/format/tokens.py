@@ -70,8 +70,7 @@ class ReadFigures:
 class InputInfo(SourceInfo):
     """One input, and what was read of it."""
 
-    read: ReadFigures | None = None
-    """None: the set is older than these figures."""
+    read: ReadFigures
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from packer_cli.format import metrics as records
-from packer_cli.format.tokens import InputInfo, ReadFigures
+from packer_cli.format.tokens import InputInfo
 from packer_cli.plan.core.segments import BLOCK
 from packer_cli.plan.figures import LengthStats, Masks, Stats
 from packer_cli.plan.strategies.registry import STRATEGIES
@@ -129,11 +129,10 @@ def sources_tables(
         most: rows of a table of inputs, the largest of them.
     """
     tables = [_mixture_table(sources, inputs, unit, most)] if len(inputs) > 1 else []
-    read = [(source, source.read) for source in sources if source.read is not None]
-    is_whole = not any(source.skipped or figures.num_damaged for source, figures in read)
-    is_once = not any(figures.rejected or _asked(source) != _ONCE for source, figures in read)
-    if not is_whole or (len(read) > 1 and not is_once):
-        tables.append(_read_table(read, most))
+    is_whole = not any(source.skipped or source.read.num_damaged for source in sources)
+    is_once = not any(source.read.rejected or _asked(source) != _ONCE for source in sources)
+    if not is_whole or (len(sources) > 1 and not is_once):
+        tables.append(_read_table(sources, most))
     if reasons:
         rows = [(f"{each.records:,}", each.reason) for each in reasons[:_MOST_REASONS]]
         if rest := reasons[_MOST_REASONS:]:
@@ -174,31 +173,33 @@ def _asked(source: InputInfo) -> str:
     return _ONCE if source.weight == 1 else f"{source.weight:g} times"
 
 
-def _read_table(read: Sequence[tuple[InputInfo, ReadFigures]], most: int) -> Table:
-    shown = read if len(read) <= most else sorted(read, key=lambda each: -each[1].tokens)[:most]
-    columns: dict[str, Callable[[tuple[InputInfo, ReadFigures]], object]] = {
-        "": lambda each: each[0].name,
-        "files": lambda each: f"{each[1].files:,}",
-        "skipped": lambda each: f"{sum(skipped.num_files for skipped in each[0].skipped or ()):,}",
-        "damaged": lambda each: f"{each[1].num_damaged:,}",
-        "lost": lambda each: format_bytes(each[1].lost_bytes),
-        "records": lambda each: f"{each[1].records:,}",
-        "rejected": lambda each: f"{each[1].rejected:,}",
-        "tokens": lambda each: f"{each[1].tokens:,}",
-        "loss tokens": lambda each: f"{each[1].loss_tokens:,}",
+def _read_table(sources: Sequence[InputInfo], most: int) -> Table:
+    shown = sources if len(sources) <= most else sorted(sources, key=lambda each: -each.read.tokens)[:most]
+    columns: dict[str, Callable[[InputInfo], object]] = {
+        "": lambda each: each.name,
+        "files": lambda each: f"{each.read.files:,}",
+        "skipped": lambda each: f"{sum(skipped.num_files for skipped in each.skipped or ()):,}",
+        "damaged": lambda each: f"{each.read.num_damaged:,}",
+        "lost": lambda each: format_bytes(each.read.lost_bytes),
+        "records": lambda each: f"{each.read.records:,}",
+        "rejected": lambda each: f"{each.read.rejected:,}",
+        "tokens": lambda each: f"{each.read.tokens:,}",
+        "loss tokens": lambda each: f"{each.read.loss_tokens:,}",
     }
     skips = [
         f"skipped of {source.name}: "
         + ", ".join(f"{counted(each.num_files, 'file')} of {each.suffix}" for each in source.skipped)
-        for source, _ in read
+        for source in sources
         if source.skipped
     ]
     damage = [
-        f"{each.path}: {each.reason} ({format_bytes(each.num_bytes)} lost)" for _, of in read for each in of.damaged
+        f"{each.path}: {each.reason} ({format_bytes(each.num_bytes)} lost)"
+        for source in sources
+        for each in source.read.damaged
     ]
     notes = [*skips[:_MOST_NOTES], *damage[:_MOST_NOTES]]
-    if len(read) > most:
-        notes.append(f"the {most} largest of {len(read)} inputs; hbpack stats shows all")
+    if len(sources) > most:
+        notes.append(f"the {most} largest of {len(sources)} inputs; hbpack stats shows all")
     return table_of("Inputs, each record once", shown, columns, *notes)
 
 

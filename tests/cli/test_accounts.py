@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer_cli.format.manifest import parse_manifest
-from packer_cli.format.tokens import InputInfo
 from packer_cli.tokens import accounts
 from packer_cli.tokens.accounts import kind_of, most_frequent
 from tests.reference import read_packs
@@ -119,21 +117,6 @@ def test_items_are_accounted_for(pack, hbpack, lines_of, tmp_path):
     assert reads[0]["tokens"] == record["inputs"][0]["tokens"]
     assert 2 * reads[1]["tokens"] == record["inputs"][1]["tokens"]
     assert "asked for  items" in hbpack("stats", tmp_path / "out").stdout
-
-
-def test_sets_that_are_older_have_no_accounts(pack, hbpack, chats, tmp_path):
-    """They are read as before."""
-    assert pack(chats).code == 0
-    path = tmp_path / "out/hbpack.json"
-    manifest = json.loads(path.read_text())
-    manifest["sources"] = [{name: value for name, value in manifest["sources"][0].items() if name != "read"}]
-    for name in ("reasons", "inputs"):
-        manifest["counts"].pop(name, None)
-    del manifest["xxh3"]
-    found = parse_manifest(json.dumps(manifest).encode(), str(path), "", compares=False)
-    assert [type(source) for source in found.sources] == [InputInfo]
-    assert found.sources[0].read is None
-    assert found.counts.reasons is found.counts.inputs is None
 
 
 @pytest.mark.parametrize(
