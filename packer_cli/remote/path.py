@@ -21,7 +21,16 @@ from typing import Any, Self, TypeVar, cast
 
 from packer_cli.errors import InputError, RemoteError, RunError
 from packer_cli.remote.file import RemoteFile
-from packer_cli.remote.system import ObjectInfo, StorageOptions, ask, is_url, open_system, path_in_system
+from packer_cli.remote.system import (
+    ObjectInfo,
+    StorageOptions,
+    ask,
+    get_version,
+    is_url,
+    open_system,
+    path_in_system,
+    whole,
+)
 
 
 def _join(path: str, name: str) -> str:
@@ -50,31 +59,6 @@ def version_of(info: ObjectInfo) -> str | None:
     names = ("ETag", "etag", "md5Hash", "content_md5", "generation", "blob_id", "created")
     found = (info.get(name) for name in names)
     return next((str(value) for value in found if value), None)
-
-
-async def _get_version(system: Any, path: str, etag: str, start: int, stop: int) -> bytes | None:
-    """Read a range of this version of an object of S3; return None once the object is another one."""
-    bucket, key, version = system.split_path(path)
-    # Some servers refuse the condition, and newer releases of s3fs have an option for them.
-    asked = {} if getattr(system, "local_expiry_check", False) else {"IfMatch": etag}
-    if version:
-        asked["VersionId"] = version
-    place = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{stop - 1}"}
-    try:
-        answer = await system._call_s3("get_object", **place, **asked)
-    except OSError as error:
-        response = getattr(error.__cause__, "response", None) or {}
-        if response.get("Error", {}).get("Code") in ("PreconditionFailed", "412"):
-            return None
-        raise
-    async with answer["Body"] as body:
-        return bytes(await body.read()) if answer.get("ETag", "").strip('"') == etag.strip('"') else None
-
-
-def _whole(data: bytes, start: int, stop: int) -> bytes:
-    if len(data) != stop - start:
-        raise EOFError(f"got {len(data)} bytes for bytes {start} to {stop}")
-    return data
 
 
 @dataclass(frozen=True, order=True)
@@ -192,17 +176,17 @@ class RemotePath:
         from fsspec.asyn import sync
 
         def read(system: Any, path: str) -> bytes:
-            data: bytes | None = sync(system.loop, _get_version, system, path, etag, start, stop)
+            data: bytes | None = sync(system.loop, get_version, system, path, etag, start, stop)
             if data is None:
                 raise RunError(f"{self}: the object was replaced while it was read; run again")
-            return _whole(data, start, stop)
+            return whole(data, start, stop)
 
         return self._request(read)
 
     def read_range(self, start: int, stop: int) -> bytes:
         """Read bytes `start .. stop - 1`."""
         return self._request(
-            lambda system, path: _whole(bytes(system.cat_file(path, start=start, end=stop)), start, stop)
+            lambda system, path: whole(bytes(system.cat_file(path, start=start, end=stop)), start, stop)
         )
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
