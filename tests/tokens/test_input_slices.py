@@ -33,6 +33,13 @@ def listing(*sizes: int, **fields: str) -> list[CorpusFile]:
     ]
 
 
+def write_files(folder: Path, names: str) -> None:
+    """Files of a record each, no two of which share a part."""
+    for name in names:
+        record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
+        (folder / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+
+
 @pytest.mark.parametrize(
     ("files", "units"),
     [
@@ -76,9 +83,7 @@ def test_a_part_is_found_again_wherever_it_stands(
     tmp_path: Path, repo: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing of it is written again, whatever comes before it or goes; the store is that of a first run."""
-    for name in "abcd":
-        record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    write_files(tmp_path, "abcd")
     (tmp_path / "e.jsonl").write_bytes((tmp_path / "c.jsonl").read_bytes())
     tokenizer = str(repo / "examples" / "sample" / "tokenizer")
 
@@ -107,9 +112,7 @@ def test_a_part_is_found_again_wherever_it_stands(
 
 def test_a_store_holds_until_another_is_whole(tmp_path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a run has made other parts of all inputs when it ends."""
-    for name in "ab":
-        record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    write_files(tmp_path, "ab")
     tokenizer = str(repo / "examples" / "sample" / "tokenizer")
     config = TokenizeConfig(inputs=tuple(str(tmp_path / f"{name}.jsonl") for name in "ab"), tokenizer=tokenizer)
     store = tmp_path / "out" / "tokens"
@@ -180,9 +183,7 @@ def test_a_later_run_finds_the_parts_of_small_files(
     tmp_path: Path, repo: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker of a first run gives a part the fingerprint that a later run compares with its files."""
-    for name in "abc":
-        record = {"text": f"text {name}", "of_no_use": " " * (GROUP_BYTES * 2 // 3)}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    write_files(tmp_path, "abc")
     inputs = tuple(str(tmp_path / f"{name}.jsonl") for name in "abc")
     config = TokenizeConfig(inputs=inputs, tokenizer=str(repo / "examples" / "sample" / "tokenizer"))
     store = tmp_path / "out" / "tokens"
