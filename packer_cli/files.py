@@ -95,7 +95,7 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
             path.upload(local)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # Other machines write here, too.
+    temporary = temporary_name(path)
     try:
         with temporary.open("wb") as file, ThreadPoolExecutor(1) if sync_early else nullcontext() as thread:
             hashing = HashingFile(file, thread)
@@ -104,6 +104,25 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
     except BaseException as error:
         _give_up(temporary, path, error)
         raise
+
+
+def temporary_name(path: Path) -> Path:
+    """Return a name beside `path` that nobody else uses: other machines write here, too."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+
+
+def link_file(path: Path, to: Path) -> None:
+    """Give a file a second name, which keeps it when the first is replaced; a copy, where there are no such names."""
+    if isinstance(path, RemotePath) and isinstance(to, RemotePath):
+        path.copy(to)
+        return
+    to.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(to)
+    try:
+        os.link(path, temporary)
+    except OSError:
+        shutil.copyfile(path, temporary)
+    commit_file(temporary, to)
 
 
 def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bool = False) -> None:

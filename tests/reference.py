@@ -187,3 +187,8 @@ def decode_mds(encoding: str, data: bytes) -> Any:
     values = np.frombuffer(data, encoding.removeprefix("ndarray:"), offset=1 + width)
     assert len(values) == int.from_bytes(data[1 : 1 + width], "little")
     return values
+
+
+def home(out: str | Path) -> Path:
+    """Return the folder with the files of the set at a path: its current version's."""
+    return set_at(Path(out))

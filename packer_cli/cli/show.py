@@ -56,11 +56,12 @@ def command(
         hbpack show OUT --sample 7 --tokens
     """
     config = validate(ShowConfig, values)
+    from packer_cli.format.versions import set_at
     from packer_cli.remote.path import as_path
     from packer_cli.shards.manifest import read_manifest
     from packer_cli.show import Style, decode_ids, load_decoder, look, view_lines, with_runs
 
-    root = as_path(folder)
+    root = set_at(as_path(folder))
     manifest = read_manifest(root)
     views = look(root, manifest, config)
     decode = load_decoder(manifest, tokenizer)

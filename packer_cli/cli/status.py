@@ -27,7 +27,7 @@ _REMEDIES = {
 
 @as_command()
 @set_argument
-@option("--stage", type=Choice(["tokens", "plan", "validation", "shards"]), show_default="all")
+@option("--stage", type=Choice(["tokens", "plan", "shards"]), show_default="all")
 @json_option("output/status")
 @config_option
 def command(folder: str, stage: str | None) -> None:
@@ -70,7 +70,7 @@ def _print(status: Status, folder: str) -> None:
     elif not any(each.array for each in status.stages):
         first = next(each for each in status.stages if each.state != "complete")
         verb = "are" if first.stage.endswith("s") else "is"
-        remedy = first.remedy or _REMEDIES[first.stage].format(shlex.quote(folder))
+        remedy = _REMEDIES[first.stage].format(shlex.quote(folder))
         say_next(f"The {first.stage} of {folder} {verb} {first.state}", remedy)
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
-from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, store_of
+from packer_cli.commands.output_folder import APPEND_MARKER, locked_output
 from packer_cli.commands.pack_corpus import pack_corpus
 from packer_cli.config import TokenizeConfig, WriteConfig, validate
 from packer_cli.corpus.discover import discover, find_files, real_paths
@@ -27,8 +27,10 @@ from packer_cli.folder_lock import entries_to_write
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import WriteOptions
 from packer_cli.format.records import json_values, read_record
+from packer_cli.format.versions import set_at
 from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.own_store import store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import TOKENS, StoreIndex, StoreSource, read_index
@@ -98,7 +100,7 @@ def run_append(
         corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index), num_old)
         try:
             write_config = WriteConfig(**vars(noted.write))
-            pack_corpus(config, header.config, write_config, folder, engine, corpus)
+            pack_corpus(config, header.config, write_config, folder, engine, corpus, "append")
         except HbpackError:
             is_old = begun is None or _infos(known) == begun.old
             if is_old and current_index(folder / TOKENS) == index:
@@ -107,7 +109,7 @@ def run_append(
     if is_there:
         say("the set has this data already")
     else:
-        say(f"appended {counted(len(given), 'input')} to {num_old}; the plan is new, and all shards were rewritten")
+        say(f"appended {counted(len(given), 'input')} to {num_old}; the plan and the shards are new")
 
 
 def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
@@ -166,7 +168,7 @@ def _input_text(source: Source) -> str:
 
 def _write_options(folder: Path) -> WriteOptions:
     """Return the options that the set was written with; raise FormatError if the set is unfinished."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(set_at(folder))
     if manifest.history:
         warn(
             f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}; the new plan is for as many as the first "

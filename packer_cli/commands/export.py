@@ -18,6 +18,7 @@ from packer_cli.export.stage import Exporter
 from packer_cli.format.constants import VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import Hidden
+from packer_cli.format.versions import set_at
 from packer_cli.remote.path import as_path
 from packer_cli.shards.manifest import read_manifest
 
@@ -65,7 +66,7 @@ def run_export(
         ConfigError: the set is to be pushed as it is, and leaves its tokens in the token store.
         RemoteError: the Hub does not answer, or refuses.
     """
-    folder, target = as_path(source), as_path(output or source)
+    folder, target = set_at(as_path(source)), as_path(output or source)
     if push:
         check_push(push, target)
     if options is None:

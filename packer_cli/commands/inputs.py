@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from packer_cli.commands.output_folder import store_of
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import NamedInput, SampleCounts
 from packer_cli.format.tokens import InputInfo
 from packer_cli.plan.figures import Stats
+from packer_cli.shards.own_store import own_index
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.tokens.accounts import files_of, inputs_of, reasons_of
 from packer_cli.tokens.index import read_index
@@ -25,7 +25,7 @@ def sources_of(header: PlanHeader, manifest: Manifest | None, folder: Path) -> t
     if manifest is not None:
         return manifest.sources
     with suppress(InputError, FormatError):
-        return inputs_of(read_index(store_of(folder, header)))
+        return inputs_of(own_index(folder, header))
     return None
 
 

@@ -1,63 +1,49 @@
-"""The output folder of the stages: whether hbpack wrote it, its contents, and the validation set in it.
+"""The output folder of the stages: whether hbpack wrote it, the plan in it, and the plan of its validation set.
 
-The validation set, `OUT/validation`, holds the samples that `--validation` sets aside. It is a packed set like any
-other, planned from the token store of `OUT` by options that follow from those of training. So all commands take its
-own path. This module keeps the two sets in step: whatever plans, writes or rebalances `OUT` does so with its
-validation set, too.
+The folder holds the token store and the last plan. What is written from a plan lies in the folder of a version, see
+`packer_cli.format.versions`. The validation set holds the samples that `--validation` sets aside. It is a packed set
+like any other, planned in `OUT/validation` from the token store of `OUT` by options that follow from those of
+training, and written to the folder of the version. So all commands that read sets take `OUT/validation`, and what
+plans, writes or rebalances `OUT` does so with its validation set, too.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.engine.array import ArrayRecords
-from packer_cli.engine.progress import say, warn
+from packer_cli.engine.progress import warn
 from packer_cli.errors import FormatError, InputError, OutputError
-from packer_cli.files import intact_or_none, remove_folder
-from packer_cli.folder_lock import TaskLock, entries_of, hold_folder
+from packer_cli.files import intact_or_none
+from packer_cli.folder_lock import TaskLock, hold_folder
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import (
     MANIFEST_NAME,
     PLAN_NAME,
     REFERENCE_FOLDER,
     REJECTED_NAME,
-    SHARD_MARKERS,
     VALIDATION,
 )
 from packer_cli.format.manifest import Manifest
-from packer_cli.remote.path import is_remote, path_from
-from packer_cli.shards.manifest import is_of_plan, read_manifest
+from packer_cli.format.versions import is_in_version, set_at, version_folders
+from packer_cli.remote.path import is_remote
+from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.own_store import store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
-from packer_cli.shards.repair import PLAN_AGAIN, what_writes_shards, write_command
-from packer_cli.sizes import counted
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, StoreIndex, read_index
-from packer_cli.tokens.store import TokenStore, open_store
+from packer_cli.shards.repair import PLAN_AGAIN
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK
 
 APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end, from which a run goes on after a kill."""
 
 
-def locked_output(
-    folder: Path, *, has_plan: bool = False, task: TaskLock | None = None
-) -> AbstractContextManager[None]:
-    """Check the output folder of a stage, and lock it with `locked_set` while the block runs.
-
-    Raises:
-        OutputError: the folder is the validation set of another folder, or see `locked_set`.
-        BusyError: another run is writing to it.
-    """
-    refuse_validation(folder)
-    return locked_set(folder, has_plan=has_plan, task=task)
-
-
 @contextmanager
-def locked_set(folder: Path, *, has_plan: bool = False, task: TaskLock | None = None) -> Iterator[None]:
-    """Check the folder of a set, and lock it against other runs while the block runs.
+def locked_output(folder: Path, *, has_plan: bool = False, task: TaskLock | None = None) -> Iterator[None]:
+    """Check the output folder of a stage, and lock it against other runs while the block runs.
 
     Args:
         has_plan: whether the folder must hold a plan, rather than be new or an earlier run's. The block itself reports
@@ -65,9 +51,10 @@ def locked_set(folder: Path, *, has_plan: bool = False, task: TaskLock | None = 
         task: the lock of a task, which shares the folder with the other tasks of an array.
 
     Raises:
-        OutputError: the folder holds other files, or cannot be written to.
+        OutputError: the folder holds other files, cannot be written to, or is the validation set of another folder.
         BusyError: another run is writing to it.
     """
+    refuse_validation(folder)
     if has_plan and not ((folder / PLAN_NAME).exists() and (is_remote(folder) or os.access(folder, os.W_OK))):
         yield
         return
@@ -83,8 +70,9 @@ def _check_links(folder: Path) -> None:
     Raises:
         OutputError: there is such a link.
     """
-    for pattern in ("shards", "shards/*", "ranks", "ranks/*", "ranks/*/epoch-*"):
-        for path in folder.glob(pattern):
+    patterns = ("", "shards", "shards/*", "ranks", "ranks/*", "ranks/*/epoch-*")
+    for version in version_folders(folder):
+        for path in (path for pattern in patterns for path in (version.glob(pattern) if pattern else [version])):
             try:
                 inside(folder, path.relative_to(folder).as_posix())
             except ValueError:
@@ -105,39 +93,15 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
 
 
 def _holds_only_reasons(folder: Path, entries: list[str]) -> bool:
-    """Whether there is nothing, or planning found no samples and left its reasons, maybe beside an earlier plan's
-    shards."""
+    """Whether there is nothing, or planning found no samples and left its reasons."""
     if not entries:
         return True
     path = folder / REJECTED_NAME
-    if not path.is_file() or not {*entries} <= {REJECTED_NAME, SHARD_MARKERS, "shards", "ranks", REFERENCE_FOLDER}:
+    if not path.is_file() or not {*entries} <= {REJECTED_NAME, REFERENCE_FOLDER}:
         return False
     begin = b'{"file": '
     with path.open("rb") as file:
         return file.read(len(begin)) in (b"", begin)
-
-
-def store_of(folder: Path, header: PlanHeader) -> Path:
-    """Return the token store of the plan in a folder."""
-    return path_from(folder, header.store)
-
-
-def own_index(folder: Path, header: PlanHeader) -> StoreIndex:
-    """Read the index of the token store of the plan in a folder.
-
-    Raises:
-        InputError, FormatError: the store is gone, damaged, or another one by now.
-    """
-    store = store_of(folder, header)
-    index = read_index(store)
-    if index.fingerprint != header.store_fingerprint:
-        raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
-    return index
-
-
-def open_own_store(folder: Path, header: PlanHeader) -> TokenStore:
-    """Open the token store of the plan in a folder; the errors are those of `own_index`."""
-    return open_store(store_of(folder, header), own_index(folder, header))
 
 
 def require_tokens(store: Path) -> None:
@@ -162,23 +126,21 @@ def current_plan(folder: Path, store: Path) -> PlanHeader | None:
     return header if is_of_store and (folder / REJECTED_NAME).exists() else None
 
 
-def kind_of(own: Path) -> Literal["none", "ours", "other"]:
-    """Find the kind of set in a validation set's place: none that can be read, a validation set, or one of its own."""
-    config = config_of_plan(own)
-    if (own / TOKENS).exists() or (config is not None and not config.is_validation):
-        return "other"
-    return "none" if config is None else "ours"
-
-
 def refuse_validation(folder: Path) -> None:
-    """Raise OutputError for a folder with the validation set of the folder around it, whose plan makes both."""
+    """Raise OutputError for the place of the validation set of the folder around it, whose plan makes both."""
     place = folder.resolve()
-    if place.name == VALIDATION and kind_of(place) == "ours":
+    if place.name == VALIDATION and (_is_validation(place) or is_in_version(place)):
         whole = str(folder.parent if folder.name == VALIDATION else place.parent)
         raise OutputError(
             f"{str(folder)!r} is the validation set of {whole!r}, and follows what is planned there; name {whole!r}, "
             "or another folder"
         )
+
+
+def _is_validation(place: Path) -> bool:
+    """Whether a validation set is planned in a folder."""
+    header = current_header(place)
+    return header is not None and header.config.is_validation
 
 
 def current_header(folder: Path) -> PlanHeader | None:
@@ -187,8 +149,8 @@ def current_header(folder: Path) -> PlanHeader | None:
 
 
 def current_manifest(folder: Path) -> Manifest | None:
-    """Read the manifest in a folder; return None if it is missing or damaged."""
-    return intact_or_none(read_manifest, folder)
+    """Read the manifest of the set that a folder is named for; return None if it is missing or damaged."""
+    return intact_or_none(read_manifest, set_at(folder))
 
 
 def config_of_plan(folder: Path) -> PlannedConfig | None:
@@ -199,112 +161,41 @@ def config_of_plan(folder: Path) -> PlannedConfig | None:
     return None if manifest is None else validate(PlannedConfig, manifest.config.plan)
 
 
-@contextmanager
-def locked_validation(folder: Path, *, has_plan: bool = False) -> Iterator[Path]:
-    """Lock the folder of the validation set of an output folder while the block runs.
-
-    Args:
-        has_plan: see `locked_set`.
-
-    Raises:
-        OutputError: something else is in the validation set's place, or its folder cannot be written to.
-        BusyError: another run is writing to it.
-    """
-    refuse_other(folder)
-    own = folder / VALIDATION
-    with locked_set(own, has_plan=has_plan):
-        yield own
-
-
 def refuse_other(folder: Path) -> None:
-    """Raise OutputError if something else is in the place of the validation set."""
+    """Raise OutputError if something else is in the place where the validation set is planned."""
     own = folder / VALIDATION
     if not is_remote(own) and own.is_symlink():
         raise OutputError(
             f"{str(own)!r} is a link, and the validation set must be in the folder of training; remove the link"
         )
-    if kind_of(own) == "other":
+    if (own / MANIFEST_NAME).exists() or (own / TOKENS).exists():
         raise OutputError(
-            f"{str(own)!r} holds a set that was packed on its own, and --validation would replace it; move that "
+            f"{str(own)!r} holds a set that was packed on its own, and --validation would hide it; move that "
             "folder, or name another --output"
         )
 
 
-@contextmanager
-def removing_validation(folder: Path) -> Iterator[None]:
-    """Take the validation set away from an output folder that sets nothing aside: its samples are in training again.
-
-    The set's manifest goes before the block, which writes the plan of training, and the rest afterwards. So nobody
-    reads the set beside a plan that trains on its samples, whenever the run is killed. Its plan goes last, since the
-    plan marks the folder as hbpack's. Other files stay.
-    """
+def remove_validation(folder: Path) -> None:
+    """Remove the plan of a validation set from an output folder that sets nothing aside any more."""
     own = folder / VALIDATION
-    if kind_of(own) != "ours":
-        yield
-        if (own / PLAN_NAME).exists() and kind_of(own) == "none":
-            warn(f"{str(own / PLAN_NAME)!r} cannot be read, so {str(own)!r} stays; remove it if you do not need it")
-        elif own.is_dir() and any(own.iterdir()) and _holds_only_reasons(own, entries_of(own)):
-            remove_folder(own)  # A run that was killed left its lock, or one without samples its reasons.
-        return
-    with locked_validation(folder):
-        (own / MANIFEST_NAME).unlink(missing_ok=True)
-        yield
-        for name in ("shards", "ranks", SHARD_MARKERS):
-            remove_folder(own / name)
+    if _is_validation(own):
         for name in (REJECTED_NAME, PLAN_NAME):
             (own / name).unlink(missing_ok=True)
-    others = entries_of(own)
-    with suppress(OSError):
-        own.rmdir()
-    say(f"removed {own}" + (f", but not what hbpack did not write ({', '.join(others)})" if others else ""))
+        with suppress(OSError):
+            own.rmdir()
 
 
-class Fault(NamedTuple):
-    """Fault by which a validation set cannot be read beside its training set."""
-
-    what: str
-    """The fault, as a sentence on `it`, the validation set."""
-    remedy: str
-    """The command that mends the fault."""
-
-
-def find_fault(folder: Path, training: PlanHeader, num_gpus: int | None = None) -> Fault | None:
-    """Find why the validation set does not fit a plan, by plans and manifests alone; None if it does, or none is due.
-
-    Args:
-        num_gpus: the GPUs that the set of training is for; None if it is not written.
-    """
-    own, config = folder / VALIDATION, training.config
-    kind = kind_of(own)
-    if not config.sets_aside:
-        what = "it holds samples that are in the training set, too"
-        return Fault(what, write_command(folder)) if kind == "ours" else None
-    if kind == "other":
-        what = "it holds a set that was packed on its own, and none of the samples that were set aside"
-        return Fault(what, f"mv {own} ELSEWHERE, then {PLAN_AGAIN}")
+def require_sound(folder: Path, training: PlanHeader) -> None:
+    """Raise FormatError if the plan of the validation set is not as the plan of training asks."""
+    if not training.config.sets_aside:
+        return
+    own = folder / VALIDATION
     try:
         header = read_plan_header(own / PLAN_NAME)
     except InputError:
-        return Fault(f"it holds no {PLAN_NAME}, and samples were set aside in it", PLAN_AGAIN)
-    except FormatError:
-        return Fault(f"its {PLAN_NAME} is damaged or of another release", PLAN_AGAIN)
-    if header.store_fingerprint != training.store_fingerprint or not header.config.follows(config):
-        return Fault("it is not planned as the training set is", PLAN_AGAIN)
-    manifest = current_manifest(own)
-    if manifest is None or not is_of_plan(manifest, header.fingerprint):
-        return Fault("its shards are not written", what_writes_shards(folder))
-    if num_gpus not in (None, manifest.num_gpus):
-        what = f"it is for {counted(manifest.num_gpus, 'GPU')}, and training for {num_gpus:,}"
-        return Fault(what, write_command(folder))
-    return None
+        raise FormatError(f"{str(own)!r} holds no {PLAN_NAME}, and samples were set aside in it; {_PLAN}") from None
+    if header.store_fingerprint != training.store_fingerprint or not header.config.follows(training.config):
+        raise FormatError(f"{str(own)!r} is not planned as the training set is; {_PLAN}")
 
 
-def require_sound(folder: Path, training: PlanHeader, *, mends: str = "") -> None:
-    """Raise FormatError if the validation set does not fit a plan.
-
-    Args:
-        mends: the command that is running; a fault that this command mends raises nothing.
-    """
-    fault = find_fault(folder, training)
-    if fault is not None and fault.remedy != mends:
-        raise FormatError(f"{str(folder / VALIDATION)!r}: {fault.what}; run {fault.remedy}")
+_PLAN = f"run {PLAN_AGAIN}"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Unpack
 from packer_cli.commands.arguments import StrPath, path_names, takes
 from packer_cli.config import PackConfig, StorePlanConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.config.models import BoundConfig, WorkersConfig
-from packer_cli.format.constants import PLAN_NAME
 from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import table_of_values, tables_html
@@ -90,15 +89,16 @@ class PackedSet:
         Raises:
             HbpackError: there is no finished set, or its manifest is damaged.
         """
+        from packer_cli.format.versions import set_at
         from packer_cli.shards.manifest import read_manifest
 
-        return read_manifest(self._path)
+        return read_manifest(set_at(self._path))
 
     @cached_property
     def _plan(self) -> Plan:
         from packer_cli.commands.plan import read_planned
 
-        return read_planned(self._path / PLAN_NAME)
+        return read_planned(self._path)
 
     def validation(self) -> PackedSet | None:
         """Open the packed set of the samples that `validation=` set aside; return None without that option.

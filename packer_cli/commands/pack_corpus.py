@@ -34,12 +34,14 @@ def pack_corpus(
     folder: Path,
     engine: Engine,
     inputs: Inputs | None = None,
+    command: str = "pack",
 ) -> None:
     """Turn a corpus into shards, without a lock.
 
     Args:
         write: None to stop at the plan.
         inputs: see `packer_cli.tokens.stage.tokenize`.
+        command: the `hbpack` command that makes the version.
     """
     # Loads numba, 0.3 s: the folder is checked by now.
     from packer_cli.commands.plan_store import check_options, make_plan
@@ -65,7 +67,9 @@ def pack_corpus(
     refuse_index(write_options, index.unit)
     make_plan(plan, checked, folder, folder)
     if write is not None:
-        write_planned(WriteConfig(**dict(write)), folder, engine, is_pack=True)  # With its defaults, as if given.
+        write_planned(
+            WriteConfig(**dict(write)), folder, engine, command, is_pack=True
+        )  # With its defaults, as if given.
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
 
 

@@ -19,10 +19,11 @@ from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, StorePlanConfig, validate
 from packer_cli.config.resolve import build, require_plan
 from packer_cli.errors import ConfigError
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.format.tokens import InputInfo
+from packer_cli.format.versions import plan_file, set_at
 from packer_cli.plan.core import types
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work
 from packer_cli.plan.core.cut import Samples
@@ -40,7 +41,7 @@ from packer_cli.plan.figures import (
 from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.path import as_path
-from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.sizes import counted
 from packer_cli.tables.stats import stats_tables
@@ -229,9 +230,11 @@ def read_planned(path: Path, *, check: bool = False) -> Plan:
         InputError: there is no plan.
         FormatError: the plan is damaged, or of another version.
     """
-    file = path / PLAN_NAME if path.is_dir() else path
-    header = read_plan_header(file)
-    manifest = read_manifest(file.parent) if (file.parent / MANIFEST_NAME).exists() else None
+    file = plan_file(path)
+    header, home = read_plan_header(file), set_at(file.parent)
+    manifest = read_manifest(home) if (home / MANIFEST_NAME).exists() else None
+    if manifest is not None and not is_of_plan(manifest, header.fingerprint):
+        manifest = None  # The plan is a newer one, and not written yet.
     is_rebalanced = manifest is not None and bool(manifest.history)
     metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
     return Plan(
@@ -241,7 +244,7 @@ def read_planned(path: Path, *, check: bool = False) -> Plan:
         header=header,
         manifest=manifest,
         _sources=partial(sources_of, header, manifest, file.parent),
-        _load=partial(plan_in_force, file.parent) if is_rebalanced else lambda: read_plan(file, check=check)[0],
+        _load=partial(plan_in_force, home) if is_rebalanced else lambda: read_plan(file, check=check)[0],
         _measure=lambda planned: metrics,
     )
 

@@ -13,9 +13,9 @@ from packer_cli.commands.output_folder import (
     current_manifest,
     current_plan,
     locked_output,
-    locked_validation,
+    refuse_other,
     refuse_validation,
-    removing_validation,
+    remove_validation,
     require_tokens,
 )
 from packer_cli.commands.plan_notes import (
@@ -29,12 +29,11 @@ from packer_cli.commands.plan_notes import (
 )
 from packer_cli.config import PlanConfig, PlannedConfig, StorePlanConfig, option_name, validate
 from packer_cli.config.resolve import Resolved, load_model, require_plan, resolve, size_rule
-from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.local import available_memory
 from packer_cli.engine.progress import Stopwatch, naming, say, warn
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
+from packer_cli.format.constants import PLAN_NAME, REJECTED_NAME, VALIDATION
 from packer_cli.format.metrics import GroupChoice
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.check import check_plan
@@ -256,25 +255,24 @@ def make_plan(
         say_options(resolved.config)
     validation = resolved.config.validation
     if validation is None or not len(of_store.store):  # Without samples, there is nothing to plan at all.
-        write = _draft(resolved, choice, of_store, folder)
-        with removing_validation(folder):
-            write()
+        _draft(resolved, choice, of_store, folder)()
+        remove_validation(folder)
         return
-    bound, num_aside = of_store.set_aside(validation)
+    refuse_other(folder)
+    own, (bound, num_aside) = folder / VALIDATION, of_store.set_aside(validation)
     resolved = resolved.noting(validation=bound)
-    with locked_validation(folder) as own:
-        with naming(VALIDATION):
-            aside = resolve(resolved.config.of_validation()).noting(is_validation=True)
-            write_aside = _draft(aside, None, of_store, own)
-        write = _draft(resolved, choice, of_store, folder)
-        with naming(VALIDATION):
-            write_aside()
-            if validation.isdigit() and num_aside > int(validation):
-                found = counted(num_aside, of_store.store.index.unit)
-                say(f"{found} instead of {int(validation):,}: equal ones stay together")
-            if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
-                say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
-        write()
+    with naming(VALIDATION):
+        aside = resolve(resolved.config.of_validation()).noting(is_validation=True)
+        write_aside = _draft(aside, None, of_store, own)
+    write = _draft(resolved, choice, of_store, folder)
+    with naming(VALIDATION):
+        write_aside()
+        if validation.isdigit() and num_aside > int(validation):
+            found = counted(num_aside, of_store.store.index.unit)
+            say(f"{found} instead of {int(validation):,}: equal ones stay together")
+        if any(group.tp_size * group.pp_size > 1 for group in resolved.config.groups):
+            say("each row is on one GPU, so evaluate with a model that tp and pp do not divide among GPUs")
+    write()
 
 
 def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSamples, folder: Path) -> Callable[[], None]:
@@ -299,9 +297,8 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
         plan, cut = plan_cut(samples, resolved, pieces_of)
     except NothingToPlanError:
         if there is None or there.store_fingerprint != index.fingerprint:  # Otherwise the plan that is there holds.
-            _disown_plan(folder)
-            write_rejected(folder, partial(left_out, config, of_store))
             (folder / PLAN_NAME).unlink(missing_ok=True)
+            write_rejected(folder, partial(left_out, config, of_store))
         raise
     plan = predicted(plan, config)
     piece_loss = piece_loss_of(of_store.store, samples, plan.pieces)
@@ -318,14 +315,12 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
 
     def write() -> None:
         manifest = current_manifest(folder)
-        if manifest is None or not is_of_plan(manifest, header.fingerprint):
-            if manifest is not None and manifest.history:
-                warn(
-                    f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}, and this is another plan, for "
-                    f"{counted(config.gpus, 'GPU')}; run hbpack rebalance again if you need it"
-                )
-            _disown_plan(folder)
-        ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
+        if manifest is not None and manifest.history and not is_of_plan(manifest, header.fingerprint):
+            warn(
+                f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}, and this is another plan, for "
+                f"{counted(config.gpus, 'GPU')}; run hbpack rebalance again if you need it"
+            )
+        (folder / REJECTED_NAME).unlink(missing_ok=True)  # Written last: a plan without it is not finished.
         write_plan(folder / PLAN_NAME, plan, piece_loss, header)
         write_rejected(folder, partial(left_out, config, of_store, cut))
         overall = header.metrics.overall
@@ -344,14 +339,3 @@ def _keep_plan(header: PlanHeader, of_store: StoreSamples, folder: Path) -> None
     say("the plan is up to date")
     if write_rejected(folder, partial(left_out, header.config, of_store)):
         say(f"{REJECTED_NAME} is rewritten")
-
-
-def _disown_plan(folder: Path) -> None:
-    """Remove the manifest of the old plan before a new one replaces it; `rejected.jsonl` is written last.
-
-    The old plan, or without one its `rejected.jsonl`, stays until then: it marks the folder as hbpack's if the run is
-    killed.
-    """
-    (folder / MANIFEST_NAME).unlink(missing_ok=True)
-    if (folder / PLAN_NAME).exists():
-        (folder / REJECTED_NAME).unlink(missing_ok=True)

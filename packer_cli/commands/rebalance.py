@@ -9,13 +9,13 @@ state of any generation can be resumed.
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from packer_cli.commands.output_folder import locked_output, locked_validation, open_own_store, require_sound
+from packer_cli.commands.output_folder import locked_output
 from packer_cli.commands.plan_store import predicted
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.models import RebalanceConfig
@@ -30,6 +30,7 @@ from packer_cli.format.epochs import MAX_EPOCH, parse_state, repeat_order, state
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.format.schema import generation_path
+from packer_cli.format.versions import set_at
 from packer_cli.plan.build import check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
@@ -37,8 +38,10 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.path import as_path
 from packer_cli.shards.manifest import is_of_plan, read_manifest, shared_replicas, write_epochs, write_manifest
+from packer_cli.shards.own_store import open_own_store
 from packer_cli.shards.plan_file import read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_plan
+from packer_cli.shards.versions import make_current
 from packer_cli.sizes import counted
 
 REBALANCE_VERSION = 1
@@ -71,8 +74,10 @@ def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
         name = next((f"{option} {value}" for option, value in given.items() if value is not None), "the start")
         stop = Stop(name=name, epoch=config.epoch, step=config.from_step)
     with locked_output(folder, has_plan=True):
-        before = read_manifest(folder)
-        manifest, is_new = rebalance(folder, num_gpus, stop, config.global_tokens)
+        home = set_at(folder)
+        before = read_manifest(home)
+        manifest, is_new = rebalance(home, num_gpus, stop, config.global_tokens)
+        make_current(folder, home, manifest, "rebalance")
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
     done = Rebalanced(
@@ -105,6 +110,8 @@ def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
 def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
     """Deal the rest of an epoch, and the epochs after it, to `num_gpus` GPUs, and the validation set with it.
 
+    The version is read and written in its own folder; `make_current` makes the result the set's.
+
     If one of the two fails, both stay as they are. Price: O(packs log packs) and one pass over the plan; no shard is
     read.
 
@@ -120,22 +127,14 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         FormatError: the set is damaged, or the validation set is missing.
         PlanError: the new schedule broke an invariant, which is a bug.
     """
-    aside = folder / VALIDATION
-    lock: AbstractContextManager[object] = nullcontext()
-    has_other = read_manifest(folder).planned.sets_aside
-    if has_other:
-        require_sound(folder, read_plan_header(folder / PLAN_NAME))
-        is_dealt = read_manifest(aside).num_gpus == num_gpus  # Then it may be read-only.
-        lock = locked_validation(folder, has_plan=is_dealt)
-    with lock:
-        dealt = {folder: _deal(folder, num_gpus, stop, global_tokens)}
-        if has_other:
-            dealt[aside] = _deal(aside, num_gpus, START)
-        for own, (manifest, is_new) in dealt.items():
-            if is_new:
-                write_manifest(own, manifest)
-            if is_new and own.name == VALIDATION:
-                say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
+    dealt = {folder: _deal(folder, num_gpus, stop, global_tokens)}
+    if read_manifest(folder).planned.sets_aside:
+        dealt[folder / VALIDATION] = _deal(folder / VALIDATION, num_gpus, START)
+    for own, (manifest, is_new) in [*dealt.items()][::-1]:
+        if is_new:
+            write_manifest(own, manifest)
+        if is_new and own.name == VALIDATION:
+            say(f"{VALIDATION}: dealt to {counted(num_gpus, 'GPU')}")
     return dealt[folder]
 
 

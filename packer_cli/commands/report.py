@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.commands.arguments import Lengths, StrPath, plan_config_of, refuse_given, takes
-from packer_cli.commands.output_folder import open_own_store
 from packer_cli.commands.pack import PackedSet
 from packer_cli.commands.plan import Plan, plan_in_memory, read_planned
 from packer_cli.commands.samples import find, require_samples
@@ -27,6 +26,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.records import Hidden
+from packer_cli.format.versions import plan_file
 from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.packing.wrap_decompose import join
@@ -34,6 +34,7 @@ from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
 from packer_cli.report.page import Page, Section, render
+from packer_cli.shards.own_store import open_own_store
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import Result, Table
 from packer_cli.tokens.index import StoreIndex, read_index
@@ -282,7 +283,7 @@ def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]
     """Return the samples of a set, and the names of its inputs; without its token store, what its plan says."""
     assert planned.header is not None
     with suppress(FormatError, InputError):
-        store = open_own_store(path, planned.header)
+        store = open_own_store(plan_file(path).parent, planned.header)
         config = planned.header.config
         return StoreSamples(store).of(config.validation, config.is_validation), _names(store.index)
     return _samples_of_plan(planned), ()

@@ -21,6 +21,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.versions import plan_file, set_at
 from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.remote.local import local_file
@@ -57,13 +58,15 @@ def look_at(path: Path) -> Found:
     """Find the kind of data at a path, without opening it. Price: a few requests, for remote storage."""
     if path.name in (PLAN_NAME, MANIFEST_NAME) and path.is_file():
         path = path.parent
+    if not path.exists():
+        path = set_at(path)  # A version, or the validation set of one.
     if path.is_file():
         is_text = FORMATS.get(path.suffix, "text") == "text" and path.suffix not in COMPRESSIONS
         return Found(path, "lengths" if is_text or path.suffix == ".npy" else "corpus")
     if not path.exists():
         return Found(path, "nothing")
     store = next((folder for folder in (path, path / TOKENS) if (folder / INDEX_NAME).exists()), None)
-    return Found(path, "folder", (path / PLAN_NAME).exists(), store)
+    return Found(path, "folder", plan_file(path).exists(), store)
 
 
 def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:

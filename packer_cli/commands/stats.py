@@ -9,7 +9,7 @@ from packer_cli.commands.inputs import with_store
 from packer_cli.commands.plan import Stats, plan_in_memory, read_planned
 from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, validate
-from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.versions import plan_file
 from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.figures import length_stats
 from packer_cli.shards.plan_file import check_plan_file
@@ -33,7 +33,7 @@ def stats(lengths: Lengths, **options: Unpack[CallOfStats]) -> Stats:
     bound, config = validate(BoundConfig, options).bound, plan_config_of(options)
     found = find(lengths, "stats")
     if config is None and found.has_plan:
-        check_plan_file(found.path / PLAN_NAME)
+        check_plan_file(plan_file(found.path))
         return read_planned(found.path, check=bound == "lp").stats(bound=bound)
     samples = require_samples(found)
     figures = unplanned_stats(samples) if config is None else plan_in_memory(samples, config).stats(bound=bound)

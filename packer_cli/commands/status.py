@@ -9,21 +9,23 @@ from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
-from packer_cli.commands.output_folder import APPEND_MARKER, current_header, current_manifest, find_fault, store_of
+from packer_cli.commands.output_folder import APPEND_MARKER, current_header, require_sound
 from packer_cli.commands.write import describe_set
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
-from packer_cli.errors import HbpackError, InputError
+from packer_cli.errors import FormatError, HbpackError, InputError
 from packer_cli.export import listing as export_listing
 from packer_cli.folder_lock import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
+from packer_cli.format.versions import set_at, version_folders
 from packer_cli.shards.manifest import is_of_plan, read_manifest
+from packer_cli.shards.own_store import store_of
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.choices import not_read
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, read_index
 
-StageName = Literal["tokens", "plan", "validation", "shards", "export"]
+StageName = Literal["tokens", "plan", "shards", "export"]
 State = Literal["complete", "unfinished", "missing"]
 
 
@@ -61,8 +63,6 @@ class StageStatus:
     state: State
     summary: str
     """The state, for people."""
-    remedy: str | None = None
-    """Command that completes the stage, where the usual one does not."""
     array: ArrayStatus | None = None
 
 
@@ -98,7 +98,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     alone = next((Running(host=each.host, pid=each.pid) for each in holders if each.task is None), None)
     if (folder / export_listing.NAME).exists() or (folder / export_listing.WORK).exists():
         return Status(stages=(_export(folder, holders),), running=alone)
-    traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
+    traces = (TOKENS, PLAN_NAME, MANIFEST_NAME)
     if not holders and not any((folder / name).exists() for name in traces):
         raise InputError(f"{str(folder)!r} holds no output of hbpack; name the folder given as --output")
     header = current_header(folder)
@@ -106,13 +106,10 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     again = "hbpack append" if (folder / APPEND_MARKER).exists() else "hbpack tokenize or pack"
     found = {
         "tokens": _tokens(store, (folder / MANIFEST_NAME).exists(), holders, again),
-        "plan": _plan(header, store),
-        VALIDATION: None if header is None else _validation(folder, header),
+        "plan": _plan(folder, header, store),
         "shards": _shards(folder, header, holders),
     }
-    if stage == VALIDATION and found[VALIDATION] is None:
-        raise InputError(f"{str(folder)!r} has no validation set; pack it with --validation, or name another --stage")
-    stages = (each for name, each in found.items() if each is not None and stage in (None, name))
+    stages = (each for name, each in found.items() if stage in (None, name))
     return Status(stages=tuple(stages), running=alone)
 
 
@@ -166,9 +163,13 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str)
     return StageStatus("tokens", "missing", "run hbpack tokenize")
 
 
-def _plan(header: PlanHeader | None, store: Path) -> StageStatus:
+def _plan(folder: Path, header: PlanHeader | None, store: Path) -> StageStatus:
     if header is None:
         return StageStatus("plan", "missing", "run hbpack plan")
+    try:
+        require_sound(folder, header)
+    except FormatError as error:
+        return StageStatus("plan", "missing", str(error))
     with suppress(HbpackError):  # Where the store cannot be read, nothing tells otherwise.
         if read_index(store).fingerprint != header.store_fingerprint:
             why = "the token store has changed since it was made"
@@ -179,34 +180,31 @@ def _plan(header: PlanHeader | None, store: Path) -> StageStatus:
 
 
 def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) -> StageStatus:
-    num_written = counted(sum(1 for _ in folder.glob("shards/*/shard-*.arrow")), "shard")
-    if (array := _of_array("shards", folder / SHARD_MARKERS, "write", holders, num_written)) is not None:
-        return array
+    """Describe the version of the plan that is there: complete, or the one that is being written."""
+    manifest, fault = None, ""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(set_at(folder))
     except InputError:
-        if (folder / SHARD_MARKERS).exists():
-            return StageStatus("shards", "unfinished", f"{num_written} written; run hbpack write again")
-        return StageStatus("shards", "missing", "run hbpack write")
+        pass
     except HbpackError as error:
-        return StageStatus("shards", "missing", str(error))
-    if header is not None and not is_of_plan(manifest, header.fingerprint):
-        return StageStatus("shards", "missing", "of an earlier plan; run hbpack write")
-    return StageStatus("shards", "complete", describe_set(manifest))
-
-
-def _validation(folder: Path, header: PlanHeader) -> StageStatus | None:
-    """Describe the validation set, where the plan has one, or where one is left of another plan."""
-    manifest, own = current_manifest(folder), current_manifest(folder / VALIDATION)
-    fault = find_fault(folder, header, manifest.num_gpus if manifest else None)
-    if fault is not None:
-        state: State = "missing" if header.config.sets_aside else "unfinished"
-        return StageStatus("validation", state, f"{fault.what}; run {fault.remedy}", fault.remedy)
-    if own is None or not header.config.sets_aside:
-        return None
-    return StageStatus(
-        "validation", "complete", f"{counted(own.counts.samples, own.counts.unit)}; {describe_set(own)}"
-    )
+        fault = str(error)
+    if manifest is not None and (header is None or is_of_plan(manifest, header.fingerprint)):
+        summary = describe_set(manifest)
+        if manifest.planned.sets_aside:
+            aside = read_manifest(set_at(folder) / VALIDATION).counts
+            summary += f"; {counted(aside.samples, aside.unit)} for validation"
+        return StageStatus("shards", "complete", summary)
+    for home in version_folders(folder):
+        of_home = current_header(home)
+        if header is None or of_home is None or of_home.fingerprint != header.fingerprint:
+            continue
+        num_written = counted(sum(1 for _ in home.glob("shards/*/shard-*.arrow")), "shard")
+        if (array := _of_array("shards", home / SHARD_MARKERS, "write", holders, num_written)) is not None:
+            return array
+        if not (home / MANIFEST_NAME).exists() and (home / SHARD_MARKERS).exists():
+            return StageStatus("shards", "unfinished", f"{num_written} written; run hbpack write again")
+    earlier = "" if manifest is None else "of an earlier plan, and holds until then; "
+    return StageStatus("shards", "missing", fault or f"{earlier}run hbpack write")
 
 
 def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:

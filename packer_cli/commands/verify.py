@@ -6,15 +6,18 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from packer_cli.commands.output_folder import current_header, current_manifest, find_fault, kind_of, locked_set
+from packer_cli.commands.output_folder import locked_output
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import progress_bar
 from packer_cli.errors import BusyError
+from packer_cli.files import intact_or_none
 from packer_cli.folder_lock import waiting
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION
+from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
+from packer_cli.format.versions import set_at
 from packer_cli.remote.path import is_remote
+from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.repair import what_writes_shards, write_command
 from packer_cli.verify import Report, Verifier, open_verifier
 
@@ -29,48 +32,42 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
         InputError: there is no packed set.
         BusyError: another run is writing to the folder, so nothing can be repaired.
     """
-    report = _verify(folder, engine, fast=fast)
+    home = set_at(folder)
+    report = _verify(home, folder, engine, fast=fast)
     if repairs and report.sound and not is_remote(folder):
-        with suppress(BusyError), waiting(0), locked_set(folder, has_plan=True):  # Removes what a killed repair left.
+        with (
+            suppress(BusyError),
+            waiting(0),
+            locked_output(folder, has_plan=True),
+        ):  # Removes what a killed repair left.
             pass
     if not (repairs and report.damaged and all(damage.repair == write_command(folder) for damage in report.damaged)):
         return report
     run_write(WriteConfig(), folder, engine)
-    return replace(_verify(folder, engine, fast=fast), repaired=report.damaged)
+    return replace(_verify(home, folder, engine, fast=fast), repaired=report.damaged)
 
 
-def _verify(folder: Path, engine: Engine, *, fast: bool, checks_store: bool = True) -> Report:
-    verifier = open_verifier(folder, engine, fast=fast, checks_store=checks_store)
+def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_store: bool = True) -> Report:
+    verifier = open_verifier(home, folder, engine, fast=fast, checks_store=checks_store)
     if not isinstance(verifier, Verifier):
         return verifier
     with progress_bar("Checking files") as progress:
         verifier.check_files(progress)
     with progress_bar("Comparing contents") as progress:
         verifier.check_contents(progress)
-    _verify_validation(folder, verifier.report, engine, fast=fast)
+    manifest = intact_or_none(read_manifest, home)
+    if manifest and manifest.planned.sets_aside:
+        _verify_validation(home / VALIDATION, folder, verifier.report, engine, fast=fast)
     return verifier.report
 
 
-def _verify_validation(folder: Path, report: Report, engine: Engine, *, fast: bool) -> None:
-    """Add the damage of the validation set, if there is one: `hbpack write` of the folder repairs that set, too."""
-    manifest, own = current_manifest(folder), folder / VALIDATION
-    if manifest is None:
+def _verify_validation(own: Path, folder: Path, report: Report, engine: Engine, *, fast: bool) -> None:
+    """Add the damage of the version's validation set: `hbpack write` of the folder repairs that set, too."""
+    if intact_or_none(read_manifest, own) is None:
+        report.add({f"{VALIDATION}/{MANIFEST_NAME}": "it is missing or damaged"}, what_writes_shards(folder))
         return
-    header, sets_aside = current_header(folder), manifest.planned.sets_aside
-    fault = find_fault(folder, header, manifest.num_gpus) if header else None
-    if fault is not None:
-        report.add({VALIDATION: fault.what}, fault.remedy)
-    elif header is None and sets_aside:
-        report.not_checked.append(f"{VALIDATION}: whether it is of the same plan: {PLAN_NAME} cannot be read")
-    if not sets_aside or kind_of(own) != "ours":
-        return
-    if current_manifest(own) is None:
-        if fault is None:
-            report.add({f"{VALIDATION}/{MANIFEST_NAME}": "it is missing or damaged"}, what_writes_shards(folder))
-        return
-    found = _verify(own, engine, fast=fast, checks_store=False)
+    found = _verify(own, folder, engine, fast=fast, checks_store=False)
     for damage in found.damaged:
-        repair = damage.repair.replace(write_command(own), write_command(folder))
-        report.add({f"{VALIDATION}/{damage.file}": damage.what}, repair)
+        report.add({f"{VALIDATION}/{damage.file}": damage.what}, damage.repair)
     report.not_checked += [f"{VALIDATION}: {text}" for text in found.not_checked]
     report.checked["validation_samples"] = found.checked.get("samples", 0)

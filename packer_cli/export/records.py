@@ -24,17 +24,16 @@ from packer_cli.corpus.discover import find_files, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import InputError
 from packer_cli.export.packed import all_text
 from packer_cli.files import commit_file, temporary_file
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.ragged import offsets_of
 from packer_cli.remote.local import map_file
-from packer_cli.remote.path import path_from
+from packer_cli.shards.own_store import open_own_store, store_of
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.tokens.index import PartFile, StoreIndex
-from packer_cli.tokens.store import open_store
 
 _REMEDY = "put it back as it was, or run hbpack pack again"
 
@@ -50,18 +49,13 @@ class SetRecords:
             FormatError: either is damaged, or the store is not the plan's.
         """
         header = read_plan_header(source / PLAN_NAME)
-        folder = path_from(source, header.store)
         try:
-            self.store = open_store(folder)
+            self.store = open_own_store(source, header)
         except InputError:
             raise InputError(
-                f"the token store {str(folder)!r} is gone, which says where the samples of {str(source)!r} are from; "
-                "run hbpack pack again, without --no-keep-tokens"
+                f"the token store {str(store_of(source, header))!r} is gone, which says where the samples of "
+                f"{str(source)!r} are from; run hbpack pack again, without --no-keep-tokens"
             ) from None
-        if self.store.index.fingerprint != header.store_fingerprint:
-            raise FormatError(
-                f"the token store {str(folder)!r} has changed since the plan was made; run hbpack pack again"
-            )
         self._files: dict[tuple[int, str], CorpusFile] = {}
         """Input files by source and by path as in the store; those files of a source that were needed."""
 

@@ -59,6 +59,8 @@ class Manifest:
     format: Literal["hbpack"] = "hbpack"
     format_version: int = FORMAT_VERSION
     """3 if rows are trees (`format.trees`), else 2."""
+    folder: str | None = None
+    """The current version's folder, which has the files, in the manifest beside the versions; None in that folder."""
     hbpack_version: str
     fingerprint: str
     """Fingerprint of the tokens, the plan, the shard size and each change of the number of GPUs, and of no names:

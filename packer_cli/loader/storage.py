@@ -26,7 +26,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.errors import ConfigError, FormatError
+from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo, ShardInfo
@@ -35,6 +35,7 @@ from packer_cli.format.ranks import RankRow, RankRows
 from packer_cli.format.schema import find_foreign
 from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
+from packer_cli.format.versions import set_at
 from packer_cli.loader.build_batch import NO_PACK
 from packer_cli.remote.local import CACHE_BYTES, FileCache, KeptFile, cached_name, default_cache_dir, filler
 from packer_cli.remote.path import RemotePath
@@ -143,11 +144,16 @@ def open_set(
         url, options = str(path).rstrip("/"), storage_options or {}
         open_system(url, options)  # Its errors name the set.
         cache = FileCache(default_cache_dir() if cache_dir is None else Path(cache_dir), cache_bytes)
-        storage = Storage(cast("Path", RemotePath(url, options)), verify, cache)
-    elif Path(path).is_dir():
-        storage = Storage(Path(path), verify)
+        root = cast("Path", RemotePath(url, options))
     else:
-        raise FormatError(f"{str(Path(path))!r} is not a folder: name the OUT folder that hbpack pack wrote")
+        root, cache = Path(path), None
+    try:
+        root = set_at(root)
+    except InputError as error:
+        raise FormatError(str(error)) from None
+    storage = Storage(root, verify, cache)
+    if cache is None and not root.is_dir():
+        raise FormatError(f"{str(root)!r} is not a folder: name the OUT folder that hbpack pack wrote")
     file = storage.name(MANIFEST_NAME)
     try:
         data = storage.read(MANIFEST_NAME).to_pybytes()

@@ -299,6 +299,10 @@ class RemotePath:
         """Write a small object."""
         self._request(lambda system, path: system.pipe_file(path, data), "written")
 
+    def copy(self, to: RemotePath) -> None:
+        """Copy the object to another one of the same storage, which does so itself."""
+        self._request(lambda system, path: system.cp_file(path, to._path), "copied")
+
     def write_new(self, data: bytes) -> bool:
         """Write a small object, unless there is one; return False if so."""
 

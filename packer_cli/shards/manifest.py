@@ -13,25 +13,32 @@ import numpy as np
 
 from packer_cli.engine.array import TaskShare
 from packer_cli.engine.local import Engine
-from packer_cli.engine.output import Parts, find_listing
+from packer_cli.engine.output import Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart
 from packer_cli.errors import FormatError, InputError
-from packer_cli.files import atomic_file, fingerprint, intact_or_none, remove_folder, remove_temporaries
+from packer_cli.files import atomic_file, fingerprint, intact_or_none, link_file, remove_folder, remove_temporaries
 from packer_cli.format.checksums import file_checksum, require_damage
-from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.constants import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REJECTED_NAME,
+    SHARD_MARKERS,
+    STORE_COPY,
+)
 from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
 from packer_cli.format.ragged import owners
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
-from packer_cli.remote.path import is_remote, relative_path
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter, lay_out
 from packer_cli.tokens.accounts import inputs_of
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, read_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, StoreIndex
 from packer_cli.tokens.store import open_store
 from packer_cli.version import __version__
 
@@ -154,17 +161,19 @@ class SetWriter:
     Shards of an earlier run of the same plan are kept, if their checksums hold.
     """
 
-    def __init__(self, header: PlanHeader, options: WriteOptions, folder: Path, store: Path) -> None:
+    def __init__(
+        self, header: PlanHeader, options: WriteOptions, folder: Path, store: Path, index: StoreIndex
+    ) -> None:
         """Read the plan, and cut its packs into shards.
 
         Args:
             header: the plan's.
-            folder: of the plan and the set.
-            store: the token store.
+            folder: of the version, which has its plan.
+            store: the token store, and its index.
         """
         self._header, self._options, self._folder, self._store = header, options, folder, store
         self._planned = read_plan(folder / PLAN_NAME, check=True)
-        self._index = read_index(store)
+        self._index = index
         self._fingerprint = set_fingerprint(header.fingerprint, options)
         plan, _ = self._planned
         pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
@@ -184,7 +193,7 @@ class SetWriter:
         """
         task = share.task
         tasks, sizes = task.share(self._tasks, self._sizes), task.share(self._sizes, self._sizes)
-        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
+        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes, keeps=True)
         parts.find(engine, listed_shards(self._folder))
         with parts.committing(progress) as commit:
             if parts.todo:
@@ -204,27 +213,30 @@ class SetWriter:
     def complete(self, finished: Mapping[str, FinishedPart]) -> Manifest:
         """Write all else, when all shards are written.
 
-        The manifest goes before anything changes, and comes last: a folder without it is unfinished.
+        The manifest comes last: a folder without it is unfinished.
 
         Args:
             finished: the shards, by path; they are not read again.
         """
-        parts: Parts[ShardTask] = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, (), ())
-        parts.begin()
         plan, piece_loss = self._planned
         epochs = write_epochs(self._folder, "ranks", 0, plan, piece_loss, self._fingerprint)
         manifest = self._manifest(describe_groups(plan, piece_loss, self._tasks, finished), epochs)
-        _remove_stale(self._folder, manifest)
+        self._index.write(self._folder, STORE_COPY)
+        if self._options.index_only:
+            for part in self._index.parts:
+                link_file(self._store / part.path, self._folder / TOKENS / part.path)
+        remove_temporaries(self._folder)
+        for path in self._folder.glob("ranks/rebalanced-*"):
+            remove_folder(path)
         write_manifest(self._folder, manifest)
         return manifest
 
     def _manifest(self, groups: tuple[GroupInfo, ...], epochs: tuple[EpochInfo, ...]) -> Manifest:
         """Make the manifest, when all else is written."""
         (plan, _), header, index = self._planned, self._header, self._index
-        store = relative_path(self._store, self._folder)
         parts = [
             PartInfo(
-                path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples
+                path=f"{TOKENS}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples
             )
             for part in index.parts
         ]
@@ -279,24 +291,9 @@ def write_epochs(
 
 
 def listed_shards(folder: Path) -> dict[str, FinishedPart]:
-    """List the shards that the manifest vouches for, by path. A run that replaces shards moves the manifest to the
-    work folder."""
-    manifest = intact_or_none(read_manifest, find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
+    """List the shards that the manifest of a version vouches for, by path."""
+    manifest = intact_or_none(read_manifest, folder)
     if manifest is None:
         return {}
     files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
-
-
-def _remove_stale(folder: Path, manifest: Manifest) -> None:
-    """Remove what an earlier, different plan left beside the set of this manifest."""
-    remove_temporaries(folder)
-    for path in folder.glob("ranks/rebalanced-*"):
-        remove_folder(path)
-    known = {shard.path for shard in manifest.shards} | {path for each in manifest.epochs for path, _ in each.files}
-    for path in [*folder.glob("shards/*/shard-*.arrow"), *folder.glob("ranks/epoch-*/*.arrow")]:
-        if str(path.relative_to(folder)) not in known:
-            path.unlink()
-    for path in [*folder.glob("shards/*"), *folder.glob("ranks/*")]:
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()

@@ -24,12 +24,11 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import find_foreign, iterations_path
 from packer_cli.plan.core.types import Plan
 from packer_cli.remote.local import open_source
-from packer_cli.remote.path import path_from
+from packer_cli.shards.own_store import open_own_store, store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.index import INDEX_NAME
-from packer_cli.tokens.store import open_store
 
 _ROW_BYTES = 30
 
@@ -45,7 +44,7 @@ def write_command(folder: Path) -> str:
 def what_writes_shards(folder: Path) -> str:
     """Write the command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
     header = intact_or_none(read_plan_header, folder / PLAN_NAME)
-    has_store = header is not None and (path_from(folder, header.store) / INDEX_NAME).exists()
+    has_store = header is not None and (store_of(folder, header) / INDEX_NAME).exists()
     return write_command(folder) if has_store else PACK_AGAIN
 
 
@@ -113,10 +112,8 @@ def describe_damage(folder: Path, file: SetFile) -> str | None:
         return why
 
 
-def repair(
-    folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collection[str], store: Path, engine: Engine
-) -> bool:
-    """Write damaged files of the set again, but `rejected.jsonl`; whether each has its bytes again.
+def repair(folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collection[str], engine: Engine) -> bool:
+    """Write damaged files of a version again, but `rejected.jsonl`; whether each has its bytes again.
 
     Args:
         header: the plan's.
@@ -136,7 +133,7 @@ def repair(
             folder,
             header,
             planned,
-            open_store(store),
+            open_own_store(folder, header),
             index_only=manifest.config.write.index_only,
             tasks=tasks,  # Of a remote store, only what they need; the manifest has the checksums of the shards.
         )

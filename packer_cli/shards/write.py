@@ -21,8 +21,9 @@ from packer_cli.format.ragged import Lists, borders_of, offsets_of
 from packer_cli.format.schema import CHECKSUM, identify, index_schema, row_checksums, shard_path
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, PieceLoss, Pieces, Plan
+from packer_cli.shards.own_store import open_own_store
 from packer_cli.shards.plan_file import PlanHeader, arrow_file, read_plan, read_plan_header
-from packer_cli.tokens.store import TokenStore, open_store
+from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 2**20
 
@@ -174,7 +175,7 @@ class ShardWriter:
         """
         import pyarrow.compute  # noqa: F401  (else a cast does, on a thread, where no descriptor may be free)
 
-        self._names = folder, store.folder, header.fingerprint, index_only
+        self._names = folder, header.fingerprint, index_only
         self._folder = folder
         self._plan, piece_loss = planned
         self._packs = PlannedPacks(plan=self._plan, piece_loss=piece_loss, cost=header.cost, store=store)
@@ -237,10 +238,11 @@ class ShardWriter:
 
 
 @lru_cache(maxsize=1)
-def _open_writer(folder: Path, store: Path, plan_fingerprint: str, index_only: bool) -> ShardWriter:
+def _open_writer(folder: Path, plan_fingerprint: str, index_only: bool) -> ShardWriter:
     """Args: `plan_fingerprint`: keeps a process that is used again from writing an earlier plan."""
     path = folder / PLAN_NAME
-    return ShardWriter(folder, read_plan_header(path), read_plan(path), open_store(store), index_only=index_only)
+    header = read_plan_header(path)
+    return ShardWriter(folder, header, read_plan(path), open_own_store(folder, header), index_only=index_only)
 
 
 def _batch(columns: Columns, begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.format.shards import ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
-from packer_cli.remote.path import path_from
+from packer_cli.remote.local import open_source
+from packer_cli.shards.own_store import own_index, store_of
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.show.decode import CONTEXT, Run
-from packer_cli.tokens.index import read_index
 
 Origin = tuple[str | None, int | None]
 """The file and line of a sample; None where the set does not keep its token store."""
@@ -202,12 +203,10 @@ def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[Origin]
     """
     try:
         header = read_plan_header(files.root / PLAN_NAME)
-        index = read_index(path_from(files.root, header.store))
-        if index.fingerprint != header.store_fingerprint:
-            return [(None, None)] * len(samples)
+        index, store = own_index(files.root, header), store_of(files.root, header)
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
         numbers = np.searchsorted(first, samples, side="right") - 1
-        lines = {number: _lines(files, f"{header.store}/{index.parts[number].path}") for number in set(numbers)}
+        lines = {number: _lines(store / index.parts[number].path) for number in set(numbers)}
         paths = [file.path for part in index.parts for file in part.files]
         ends = np.cumsum([file.num_samples for part in index.parts for file in part.files])
         return [
@@ -220,8 +219,8 @@ def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[Origin]
         return [(None, None)] * len(samples)
 
 
-def _lines(files: SetFolder, path: str) -> NDArray[np.int64]:
-    with files.source(path) as source:
+def _lines(path: Path) -> NDArray[np.int64]:
+    with open_source(path) as source:
         number = pa.ipc.open_file(source).schema.get_field_index("line")
         reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[number]))
         return np.array(to_numpy(reader.read_all().column("line").combine_chunks()))

@@ -206,17 +206,17 @@ class StoreIndex:
         """Records that hold something which is not used, by what it is."""
         return sum((Counter(part.unused) for part in self.parts), Counter())
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, name: str = INDEX_NAME) -> None:
         """Write `tokens.json` atomically, with its checksum."""
         from pydantic import TypeAdapter  # Six times as fast as `json`, for many files; workers do without.
 
-        with atomic_file(folder / INDEX_NAME) as file:
+        with atomic_file(folder / name) as file:
             file.write(sign_text(TypeAdapter(StoreIndex).dump_json(self, indent=2)))
 
 
-def read_index(folder: Path) -> StoreIndex:
-    """Read `tokens.json`. Raises the errors of `open_store`."""
-    path = folder / INDEX_NAME
+def read_index(folder: Path, name: str = INDEX_NAME) -> StoreIndex:
+    """Read `tokens.json`, or a version's copy. Raises the errors of `open_store`."""
+    path = folder / name
     try:
         data = path.read_bytes()
         values: Any = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
 from packer_cli.plan.core.types import PieceLoss, Plan
-from packer_cli.remote.path import RemotePath, is_remote, path_from, paths_below
+from packer_cli.remote.path import RemotePath, is_remote, paths_below
 from packer_cli.shards import repair
 from packer_cli.shards.manifest import is_of_plan, read_manifest
+from packer_cli.shards.own_store import own_index, store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.write import PlannedPacks
@@ -75,10 +77,14 @@ def without_remedy(error: Exception) -> str:
     return re.sub("; (run|tokenize) [^;]*$", "", str(error))
 
 
-def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_store: bool = True) -> Verifier | Report:
-    """Open the set in a folder for verification; where its manifest is damaged, return the report that says so.
+def open_verifier(
+    folder: Path, root: Path, engine: Engine, *, fast: bool = False, checks_store: bool = True
+) -> Verifier | Report:
+    """Open a version of a set for verification; where its manifest is damaged, return the report that says so.
 
     Args:
+        folder: of the version.
+        root: the set's folder, for commands that repair it.
         checks_store: whether to compare the checksums of the token store, unless another verification has done so.
 
     Raises:
@@ -86,17 +92,17 @@ def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_st
         VersionError: the set has another format version.
     """
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
-    write = repair.what_writes_shards(folder)
+    write = repair.what_writes_shards(root)
     if write != repair.PACK_AGAIN:
         write += " (with --shard-size or --index-only, if you gave them before)"  # Only the manifest knew.
     try:
-        return Verifier(folder, read_manifest(folder), engine, fast=fast, checks_store=checks_store)
+        return Verifier(folder, root, read_manifest(folder), engine, fast=fast, checks_store=checks_store)
     except VersionError:  # No damage, and other commands cannot read the set either.
         raise
     except FormatError as error:
         report.add({MANIFEST_NAME: without_remedy(error)}, write)
     except InputError:
-        if not (folder / PLAN_NAME).exists():
+        if not (root / PLAN_NAME).exists():
             raise
         report.add({MANIFEST_NAME: "it is missing: the set is not finished"}, write)
     return report
@@ -105,14 +111,16 @@ def open_verifier(folder: Path, engine: Engine, *, fast: bool = False, checks_st
 class Verifier:
     """Verification of one set: first of its files, then of their contents."""
 
-    def __init__(self, folder: Path, manifest: Manifest, engine: Engine, *, fast: bool, checks_store: bool) -> None:
+    def __init__(
+        self, folder: Path, root: Path, manifest: Manifest, engine: Engine, *, fast: bool, checks_store: bool
+    ) -> None:
         self.report = Report()
-        self._folder = folder
+        self._folder, self._root = folder, root
         self._manifest = manifest
         self._engine = engine
         self._fast = fast
         self._checks_store = checks_store
-        self._write = repair.what_writes_shards(folder)
+        self._write = repair.what_writes_shards(root)
 
     @property
     def _write_all(self) -> str:
@@ -131,7 +139,7 @@ class Verifier:
         has_plan = self._manifest.plan.path not in found
         if not has_plan:
             self._write = repair.PACK_AGAIN
-        of_ranks = repair.write_command(self._folder) if has_plan else repair.PACK_AGAIN
+        of_ranks = repair.write_command(self._root) if has_plan else repair.PACK_AGAIN
         repairs = {"plan": repair.PLAN_AGAIN, "iterations": of_ranks, "rank": of_ranks, "schedules": self._deal_again}
         for path, what in found.items():
             self.report.add({path: what}, repairs.get(kinds[path], self._write))
@@ -173,9 +181,11 @@ class Verifier:
 
     def _open_store(self, header: PlanHeader) -> TokenStore | None:
         """Open the token store that the shards were made of; return None if it is missing or damaged."""
-        store = path_from(self._folder, header.store)
+        store = store_of(self._folder, header)
         try:
             index = read_index(store)
+            with suppress(FormatError):
+                index = own_index(self._folder, header)
             if index.fingerprint != header.store_fingerprint:
                 self._leave_out_tokens(f"the token store {str(store)!r} is of other samples than the plan")
                 return None
