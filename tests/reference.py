@@ -66,6 +66,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def rank_rows(folder: Path, rank: int, epoch: str = "epoch-000") -> list[dict[str, Any]]:
     """What a rank reads in an epoch: its rows of each iteration, and all that follows from them."""
+    folder = home(folder)
     groups = json.loads((folder / "hbpack.json").read_text())["groups"]
     found = []
     for path in (folder / "ranks" / epoch).glob("rank-*.arrow"):
@@ -103,6 +104,7 @@ def store_parts(folder: Path) -> list[Path]:
 
 def read_packs(folder: Path) -> list[dict[str, Any]]:
     """Rows of all shards in the order of the manifest, arrays as numpy, with the `loss_mask` of their loss spans."""
+    folder = home(folder)
     manifest = json.loads((folder / "hbpack.json").read_text())
     packs = []
     for group in manifest["groups"]:
@@ -190,5 +192,6 @@ def decode_mds(encoding: str, data: bytes) -> Any:
 
 
 def home(out: str | Path) -> Path:
-    """Return the folder with the files of the set at a path: its current version's."""
-    return set_at(Path(out))
+    """The folder with the files of a set: its current version's, or the folder of a set without versions."""
+    folder = json.loads((Path(out) / "hbpack.json").read_text(encoding="utf-8")).get("folder")
+    return Path(out) / folder if folder else Path(out)

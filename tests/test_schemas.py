@@ -11,6 +11,7 @@ import yaml
 
 from packer_cli.cli.main import main
 from tests.cli_runner import run
+from tests.reference import home
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +50,16 @@ def test_the_example_config_validates_and_runs(repo, tmp_path, monkeypatch):
     monkeypatch.chdir(repo)
     done = run(main, "pack", "--config", path, "--output", tmp_path / "out", "--workers", 1)
     assert done.code == 0
-    assert (tmp_path / "out" / "ranks" / "epoch-001" / "rank-00007.arrow").exists()
+    assert (home(tmp_path / "out") / "ranks" / "epoch-001" / "rank-00007.arrow").exists()
 
 
 def test_arrow_files_have_the_described_schemas(packed, repo):
     described = json.loads((repo / "schemas" / "arrow.json").read_text())
     files = {
         "token-store-part": next(packed.glob("tokens/part-*.arrow")),
-        "shard": next(packed.glob("shards/*/shard-*.arrow")),
-        "iterations": next(packed.glob("ranks/*/iterations.arrow")),
-        "rank": next(packed.glob("ranks/*/rank-*.arrow")),
+        "shard": next(home(packed).glob("shards/*/shard-*.arrow")),
+        "iterations": next(home(packed).glob("ranks/*/iterations.arrow")),
+        "rank": next(home(packed).glob("ranks/*/rank-*.arrow")),
     }
     assert sorted(described) == sorted([*files, "shard-with-trees"])
     for name, path in files.items():

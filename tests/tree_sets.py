@@ -15,11 +15,13 @@ from packer_cli.format.checksums import file_checksum
 from packer_cli.format.schema import RowColumns, identify, row_checksums
 from packer_cli.format.trees import PAIR
 from tests.loader.packed_set import write_manifest
+from tests.reference import home
 from tests.trees import Item, row_of
 
 
 def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
     """Replace the packs of a flat set of one shard, as many, with these."""
+    folder = home(folder)
     path = next(folder.glob("shards/*/*.arrow"))
     manifest = json.loads((folder / "hbpack.json").read_text())
     old = pa.ipc.open_file(path).read_all()
