@@ -30,6 +30,7 @@ from packer_cli.commands.rebalance import Rebalanced
 from packer_cli.commands.report import Report
 from packer_cli.commands.status import Status
 from packer_cli.commands.tokenize import Tokenized
+from packer_cli.commands.versions import Versions
 from packer_cli.compare import Comparison
 from packer_cli.compare.outcome import PlanSimulation
 from packer_cli.config import PackConfig
@@ -52,6 +53,7 @@ OUTPUTS: dict[str, Any] = {
     "set": SetOutput,
     "tokenize": Tokenized,
     "rebalance": Rebalanced,
+    "versions": Versions,
     "export": Exported,
     "doctor": Checkup,
     "stats": Stats,

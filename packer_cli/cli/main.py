@@ -90,7 +90,7 @@ def _text(raw: io.FileIO, usual: TextIO | None) -> io.TextIOWrapper:
 
 _BUG = "this is a bug in hbpack, or in what another package brought; report it with the command that you ran"
 
-_RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export"}
+_RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export", "restore", "prune"}
 """Commands that keep the work of an interrupted run."""
 
 
@@ -153,6 +153,9 @@ Make a packed set:
 
 Change, check and export it:
     rebalance: Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
+    versions: List the versions of a packed set, and what changed from one to the next.
+    restore: Make an earlier version of a packed set the current one.
+    prune: Remove older versions of a packed set.
     verify: Check a packed data set for damage.
     export: Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
 

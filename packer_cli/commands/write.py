@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from packer_cli.commands.output_folder import current_manifest, locked_output, require_sound
+from packer_cli.commands.versions import prune_versions, say_older
 from packer_cli.config import WriteConfig
 from packer_cli.config.messages import TreesError
 from packer_cli.engine.array import ArrayIds, TaskShare, merged
@@ -209,6 +210,9 @@ class _Set(Output[Manifest]):
             return
         make_current(self.folder, self.home, manifest, self._made_by)
         remove_unfinished(self.folder)
+        if self._config.keep is not None:
+            prune_versions(self.folder, self._config.keep)
+        say_older(self.folder)
         if not self._config.keep_tokens and self._store.resolve() == (self.folder / TOKENS).resolve():
             remove_folder(self._store)
 

@@ -224,6 +224,8 @@ class WriteConfig(Model):
     """Leave the tokens in the token store, which takes half the space.
 
     Shards then say where each pack's samples are in the token store, and the loader gathers them."""
+    keep: Annotated[int | None, Shown(Panel.OUTPUT, "N")] = Field(default=None, ge=1)
+    """Afterwards, remove all but the newest N versions, as `hbpack prune` does; by default all stay."""
 
     @model_validator(mode="after")
     def _keep_what_is_read(self) -> WriteConfig:

@@ -28,11 +28,11 @@ class Version:
     """A line of `versions.jsonl`, which is no part of the set's identity."""
 
     number: int
-    """Number of the line, from 1: `SET@3` names version 3."""
+    """Number of the version, from 1: `SET@3` names version 3. For other numbers of GPUs it stays the same."""
     time: str
     """UTC, ISO 8601."""
     command: str
-    """The `hbpack` command that made the version the current one."""
+    """The `hbpack` command that made the version the current one, such as `append`."""
     folder: str
     """Folder of the version."""
     fingerprint: str
@@ -92,16 +92,22 @@ def plan_file(path: Path) -> Path:
 def _numbered(path: Path) -> Path:
     if path.name == VALIDATION and not is_in_version(path):
         return set_at(path.parent) / VALIDATION
-    match = _NUMBERED.fullmatch(path.name)
-    if match is None or path.exists():
+    named = None if path.exists() else numbered(path)
+    if named is None:
         return path
-    root = path.with_name(match[1])
+    root, number = named
     versions = read_versions(root)
-    found = next((each for each in versions if each.number == int(match[2])), None)
-    if found is None or not (root / found.folder / MANIFEST_NAME).exists():
+    found = next((each for each in kept(root, versions) if each.number == number), None)
+    if found is None:
         there = ", ".join(str(each.number) for each in kept(root, versions)) or "none"
-        raise InputError(f"{str(path)!r}: {str(root)!r} has no version {match[2]}; it has {there}")
+        raise InputError(f"{str(root)!r} has no version {number}; it has {there}, see hbpack versions {root}")
     return root / found.folder
+
+
+def numbered(path: Path) -> tuple[Path, int] | None:
+    """Return the set's folder and the version's number of a name such as `SET@3`; None for other names."""
+    match = _NUMBERED.fullmatch(path.name)
+    return None if match is None else (path.with_name(match[1]), int(match[2]))
 
 
 def kept(root: Path, versions: Sequence[Version]) -> list[Version]:

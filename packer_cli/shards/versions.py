@@ -47,9 +47,11 @@ def make_current(root: Path, home: Path, manifest: Manifest, command: str) -> No
             link.symlink_to(home.name)
             os.replace(link, root / CURRENT)
     versions = read_versions(root)
-    if not versions or (versions[-1].folder, versions[-1].fingerprint) != (home.name, manifest.fingerprint):
+    last = versions[-1] if versions else None
+    if last is None or (last.folder, last.fingerprint) != (home.name, manifest.fingerprint):
+        is_same = last is not None and last.folder == home.name  # For another number of GPUs.
         line = Version(
-            number=versions[-1].number + 1 if versions else 1,
+            number=last.number + (not is_same) if last else 1,
             time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             command=command,
             folder=home.name,
