@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import struct
 from collections import defaultdict
 from pathlib import Path
@@ -150,9 +151,10 @@ def assert_holds_samples(folder: Path, expected: list[tuple[list[int], list[int]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """All files with their bytes, but the one that holds times."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "inputs.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    """All files with their bytes, but those that hold times, and what a link, or a copy through it, gives again."""
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    left_out = {"inputs.json", "versions.jsonl", "current"}
+    return {str(path): (folder / path).read_bytes() for path in paths if not left_out & {path.name, path.parts[0]}}
 
 
 def read_mds(path: Path, described: dict[str, Any]) -> list[dict[str, Any]]:
@@ -195,3 +197,10 @@ def home(out: str | Path) -> Path:
     """The folder with the files of a set: its current version's, or the folder of a set without versions."""
     folder = json.loads((Path(out) / "hbpack.json").read_text(encoding="utf-8")).get("folder")
     return Path(out) / folder if folder else Path(out)
+
+
+def remove_written(out: Path) -> None:
+    """Remove the current version of a set, as if `hbpack write` had not run."""
+    shutil.rmtree(home(out))
+    for name in ("hbpack.json", "versions.jsonl", "current"):
+        (out / name).unlink()
