@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import struct
 from collections import defaultdict
@@ -197,6 +198,20 @@ def home(out: str | Path) -> Path:
     """The folder with the files of a set: its current version's, or the folder of a set without versions."""
     folder = json.loads((Path(out) / "hbpack.json").read_text(encoding="utf-8")).get("folder")
     return Path(out) / folder if folder else Path(out)
+
+
+def current_tree(out: Path) -> dict[str, bytes]:
+    """The `tree` of a set without the files that only its earlier versions need."""
+    folder = home(out).name
+    parts = {f"tokens/{path.name}" for path in store_parts(out)}
+
+    def is_current(path: str) -> bool:
+        first, _, rest = path.partition("/")
+        if first == "tokens":
+            return not rest.startswith("part-") or path in parts
+        return first == folder or not re.fullmatch("[0-9a-f]{32}", first)
+
+    return {path: data for path, data in tree(out).items() if is_current(path)}
 
 
 def remove_written(out: Path) -> None:

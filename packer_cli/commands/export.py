@@ -66,7 +66,8 @@ def run_export(
         ConfigError: the set is to be pushed as it is, and leaves its tokens in the token store.
         RemoteError: the Hub does not answer, or refuses.
     """
-    folder, target = set_at(as_path(source)), as_path(output or source)
+    named, target = as_path(source), as_path(output or source)
+    folder = set_at(named)
     if push:
         check_push(push, target)
     if options is None:
@@ -74,8 +75,8 @@ def run_export(
         with progress_bar("Checking", unit="bytes") as progress:
             return Exported(pushed_to=push_set(push, folder, engine, progress), is_complete=True)
     manifest = read_manifest(folder)
-    _say_what_is_left_out(manifest, options, folder)
-    produce(Exporter(options, folder, target), engine, ids)
+    _say_what_is_left_out(manifest, options, named)
+    produce(Exporter(options, named, target), engine, ids)
     listing = read_listing(target)
     pushed_to = push_export(push, target, manifest, listing) if push and listing else None
     done = Exported(output=output, format=options.format, pushed_to=pushed_to, is_complete=listing is not None)

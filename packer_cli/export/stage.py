@@ -30,6 +30,7 @@ from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
 from packer_cli.folder_lock import TaskLock, hold_folder
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.versions import set_at
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.version import __version__
@@ -110,7 +111,8 @@ class Exporter(Output[ExportListing]):
         Raises:
             ConfigError: an option does not fit the set or the format.
         """
-        self._source, self._manifest, self._watch = source, read_manifest(source), Stopwatch()
+        self._source, self._watch = set_at(source), Stopwatch()
+        self._manifest = read_manifest(self._source)
         self._header = describe_export(options, source, self._manifest)
         self.folder, self.work, self.listing = folder, folder / WORK, folder / NAME
 

@@ -77,7 +77,7 @@ def test_it_goes_on_with_another_number_of_processes(
     launcher: Launcher, pack: Callable[..., Path], model_folder: Path, tmp_path: Path
 ) -> None:
     """After a rebalance by the state in its checkpoint, for the steps that are left, which train what is left."""
-    packed_set = shutil.copytree(pack(OWN_GPU, 2), tmp_path / "OUT")
+    packed_set = shutil.copytree(pack(OWN_GPU, 2), tmp_path / "OUT", symlinks=True)
     run_folder = tmp_path / "run"
     codes, text = launcher.run(
         SCRIPT, packed_set, model_folder, run_folder, "stops", num_ranks=2, logs=tmp_path / "first"
@@ -176,7 +176,7 @@ def test_epochs_of_unlike_lengths_and_every_resume_count_the_steps_of_the_plan(
     pack: Callable[..., Path], make: Make, tmp_path: Path
 ) -> None:
     """A rebalanced set: what is left of its first epoch, a whole one, and a half that repeats it; resumed twice."""
-    packed_set = shutil.copytree(pack(OWN_GPU, 2), tmp_path / "OUT")
+    packed_set = shutil.copytree(pack(OWN_GPU, 2), tmp_path / "OUT", symlinks=True)
     first = PackedDataset(packed_set, 0, 2)
     state = tmp_path / "state.json"
     end = next(i for i in range(len(first)) if first.step_of(i) == 2)

@@ -14,12 +14,12 @@ from packer_cli.format.trees import PAIR
 from tests.damage.verify.report import damaged, flip, verify
 from tests.items.conftest import hbpack, write_pairs, write_records, write_texts
 from tests.loader.packed_set import row_checksum, update_checksums, write_ipc
-from tests.reference import tree
+from tests.reference import current_tree, home, tree
 
 
 @pytest.fixture
 def own(packed: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(packed, tmp_path / "own")
+    return shutil.copytree(packed, tmp_path / "own", symlinks=True)
 
 
 def test_a_sound_set_is_sound(packed: Path) -> None:
@@ -50,16 +50,17 @@ def test_a_sound_set_is_sound(packed: Path) -> None:
 def test_what_is_wrong_in_spite_of_checksums(
     own: Path, column: str, change: Any, found: str, found_fast: str | None
 ) -> None:
-    path = min(own.glob("shards/*/*.arrow"))
-    name = path.relative_to(own).as_posix()
+    folder = home(own)
+    path = min(folder.glob("shards/*/*.arrow"))
+    name = path.relative_to(folder).as_posix()
     table = pa.ipc.open_file(path.read_bytes()).read_all()
     rows = table.to_pylist()
     row = next(row for row in rows if row["item_kinds"][0] == PAIR)
     row[column] = change(row[column])
     row["checksum"] = row_checksum(row, table.schema)
-    fingerprint = json.loads((own / "hbpack.json").read_text())["fingerprint"]
-    write_ipc(own, name, pa.Table.from_pylist(rows, schema=table.schema), 16, fingerprint)
-    update_checksums(own)
+    fingerprint = json.loads((folder / "hbpack.json").read_text())["fingerprint"]
+    write_ipc(folder, name, pa.Table.from_pylist(rows, schema=table.schema), 16, fingerprint)
+    update_checksums(folder)
     assert damaged(own) == {name: f"pack {row['pack_id']} {found}"}
     shutil.rmtree(own / "tokens")
     why = {} if found_fast is None else {name: f"pack {row['pack_id']}{found_fast}"}
@@ -67,18 +68,19 @@ def test_what_is_wrong_in_spite_of_checksums(
 
 
 def test_no_column_may_differ_from_the_plan_and_the_store(own: Path) -> None:
-    path = min(own.glob("shards/*/*.arrow"))
-    name = path.relative_to(own).as_posix()
+    folder = home(own)
+    path = min(folder.glob("shards/*/*.arrow"))
+    name = path.relative_to(folder).as_posix()
     table = pa.ipc.open_file(path.read_bytes()).read_all()
-    fingerprint = json.loads((own / "hbpack.json").read_text())["fingerprint"]
+    fingerprint = json.loads((folder / "hbpack.json").read_text())["fingerprint"]
     columns = [column for column in table.column_names if column != "checksum"]
     for column in columns:
         rows = table.to_pylist()
         row = next(row for row in rows if row["item_kinds"][0] == PAIR)
         row[column] = _other(row[column])
         row["checksum"] = row_checksum(row, table.schema)
-        write_ipc(own, name, pa.Table.from_pylist(rows, schema=table.schema), 16, fingerprint)
-        update_checksums(own)
+        write_ipc(folder, name, pa.Table.from_pylist(rows, schema=table.schema), 16, fingerprint)
+        update_checksums(folder)
         assert damaged(own).keys() == {name}, column
     assert {"segment_starts", "item_branches", "margin", "loss_weights"} <= {*columns}
 
@@ -90,7 +92,7 @@ def _other(value: Any) -> Any:
 
 
 def test_damaged_files_are_repaired(own: Path, packed: Path) -> None:
-    for path in [*own.glob("shards/*/*.arrow"), own / "ranks/epoch-000/iterations.arrow"]:
+    for path in [*home(own).glob("shards/*/*.arrow"), home(own) / "ranks/epoch-000/iterations.arrow"]:
         flip(path)
     assert len(damaged(own)) == 3
     assert hbpack("verify", own, "--repair").code == 0
@@ -104,7 +106,7 @@ def test_appended_records_are_as_if_packed_together(
     done = hbpack("append", own, more, "--workers", 1)
     assert done.code == 0, done.stderr
     assert hbpack("pack", corpus, more, *words, "--output", tmp_path / "both").code == 0
-    assert tree(own) == tree(tmp_path / "both")
+    assert current_tree(own) == current_tree(tmp_path / "both")
 
 
 @pytest.mark.parametrize("given", [(), ("--packing", "isf"), ("--packing", "ffd")], ids=str)
@@ -118,7 +120,7 @@ def test_pairs_are_appended_to_a_flat_set(given: tuple[str, ...], words: list[ob
         assert done.code == 0, done.stderr
     done = hbpack("append", tmp_path / "own", pairs, "--workers", 1)
     assert done.code == 0, done.stderr
-    assert tree(tmp_path / "own") == tree(tmp_path / "both")
+    assert current_tree(tmp_path / "own") == current_tree(tmp_path / "both")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_a_set_that_cannot_hold_pairs_stays_as_it_was(
     assert verify(own)["sound"]
     assert hbpack("append", own, more, "--workers", 1).code == 0
     assert hbpack("pack", texts, more, *options, "--output", tmp_path / "both").code == 0
-    assert tree(own) == tree(tmp_path / "both")
+    assert current_tree(own) == current_tree(tmp_path / "both")
 
 
 def _killed(*_: object) -> None:
@@ -170,7 +172,8 @@ def test_a_set_is_dealt_to_other_gpus(own: Path) -> None:
     done = hbpack("rebalance", own, "--gpus", 8)
     assert done.code == 0, done.stderr
     assert verify(own)["sound"]
-    iterations = pa.ipc.open_file((own / "ranks/rebalanced-001/epoch-000/iterations.arrow").read_bytes()).read_all()
+    path = home(own) / "ranks/rebalanced-001/epoch-000/iterations.arrow"
+    iterations = pa.ipc.open_file(path.read_bytes()).read_all()
     assert {"global_num_items", "most_items"} <= {*iterations.column_names}
 
 

@@ -21,7 +21,7 @@ from packer_cli.plan.core.types import Pieces
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan
 from tests.items.conftest import hbpack
-from tests.reference import store_parts, tree
+from tests.reference import home, store_parts, tree
 
 
 def rows_of(files: list[Path]) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_packs_are_the_items_that_the_plan_gives_them(packed: Path, items: list[
     assert plan.pieces.path_tokens is not None
     assert plan.pieces.work is not None
     is_whole = plan.pieces.depth == 2**31 - 1
-    shards = rows_of(sorted(packed.glob("shards/*/*.arrow")))
+    shards = rows_of(sorted(home(packed).glob("shards/*/*.arrow")))
     assert [row["pack_id"] for row in shards] == [*range(len(plan.packs))]
     kinds: set[int] = set()
     for row, (begin, end) in zip(shards, itertools.pairwise(plan.packs.offsets.tolist()), strict=True):
@@ -100,7 +100,7 @@ def test_pieces_of_items_have_all_their_columns(packed: Path, name: str) -> None
 
 
 def test_rows_keep_the_rules_of_trees(packed: Path) -> None:
-    for file in packed.glob("shards/*/*.arrow"):
+    for file in home(packed).glob("shards/*/*.arrow"):
         reader = pa.ipc.open_file(file.read_bytes())
         for batch in map(reader.get_batch, range(reader.num_record_batches)):
             columns = columns_of(batch)
@@ -108,10 +108,10 @@ def test_rows_keep_the_rules_of_trees(packed: Path) -> None:
 
 
 def test_ranks_count_items_and_branches(packed: Path) -> None:
-    rows = rows_of(sorted(packed.glob("shards/*/*.arrow")))
-    iterations = rows_of([packed / "ranks/epoch-000/iterations.arrow"])
+    rows = rows_of(sorted(home(packed).glob("shards/*/*.arrow")))
+    iterations = rows_of([home(packed) / "ranks/epoch-000/iterations.arrow"])
     used: dict[int, set[int]] = {}
-    for file in packed.glob("ranks/epoch-000/rank-*.arrow"):
+    for file in home(packed).glob("ranks/epoch-000/rank-*.arrow"):
         for row in rows_of([file]):
             used.setdefault(row["iteration"], set()).update({row["pack"]} - {-1})
     steps: dict[int, set[int]] = {}

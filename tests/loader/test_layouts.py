@@ -12,6 +12,7 @@ from packer_cli.format.layout import Layout
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.parallel import plan_rank, take_slice
 from tests.cli_runner import run
+from tests.reference import home
 
 LAYOUT = Layout(cp=2, tp=2, pp=2)
 NUM_GPUS = 16
@@ -55,9 +56,9 @@ def test_all_ranks_of_a_replica_read_its_packs_and_share_the_rows(packed):
 
 
 def test_ranks_of_a_replica_share_a_file_and_the_set_is_intact(packed):
-    files = sorted(path.name for path in (packed / "ranks" / "epoch-000").iterdir())
+    files = sorted(path.name for path in (home(packed) / "ranks" / "epoch-000").iterdir())
     assert files == ["iterations.arrow", "rank-00000-00007.arrow", "rank-00008-00015.arrow"]
-    assert [path.name for path in sorted((packed / "shards").iterdir())] == [
+    assert [path.name for path in sorted((home(packed) / "shards").iterdir())] == [
         "g0-1024-sp1-cp2-tp2-pp2",
         "g1-4096-sp1-cp2-tp2-pp2",
     ]

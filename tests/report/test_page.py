@@ -232,7 +232,7 @@ def test_advice_names_what_would_be_better(report, lengths, gpu):
 
 def test_a_rebalanced_set_is_shown_as_it_is_now(report, packed, tmp_path):
     out = tmp_path / "out"
-    shutil.copytree(packed, out)
+    shutil.copytree(packed, out, symlinks=True)
     assert run(main, "rebalance", out, "--gpus", 4).code == 0
     page = report(out, "--strategies", "none")
     check_figures(page, stats(out))
@@ -241,7 +241,7 @@ def test_a_rebalanced_set_is_shown_as_it_is_now(report, packed, tmp_path):
 
 def test_a_set_without_its_tokens(report, packed, tmp_path):
     out = tmp_path / "out"
-    shutil.copytree(packed, out)
+    shutil.copytree(packed, out, symlinks=True)
     shutil.rmtree(out / "tokens")
     page = report(out, "--strategies", "balanced,naive", "--workers", 1)
     check_figures(page, stats(out))
