@@ -1,0 +1,155 @@
+"""Versions of a set: what a run leaves of the earlier ones, what it says, and the way back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from packer_cli.cli.main import main
+from packer_cli.loader import PackedDataset
+from tests.cli_runner import run
+from tests.reference import home, read_packs
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, repo):
+    """A set of three versions, and the inputs that they were made of."""
+    folder = tmp_path_factory.mktemp("versions")
+    sample = repo / "examples" / "sample"
+    out = folder / "out"
+    lines = (sample / "chats.jsonl").read_text().splitlines(keepends=True)
+    for number in range(2):
+        (folder / f"week-{number}.jsonl").write_text("".join(lines[number * 200 : (number + 1) * 200]))
+    options = ["--tokenizer", sample / "tokenizer", "--groups", "4k:1", "--gpus", "2", "--validation", "10%"]
+    for command in (
+        ["pack", folder / "week-0.jsonl", *options, "--output", out],
+        ["append", out, folder / "week-1.jsonl"],
+        ["plan", out, "--gpus", "4"],
+        ["write", out],
+    ):
+        assert run(main, *command).code == 0
+    return out
+
+
+def files_of(folder):
+    """The bytes of a version, by path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def listed(out):
+    return json.loads(run(main, "versions", out, "--json").stdout)["versions"]
+
+
+def test_each_run_makes_a_version_and_says_what_changed(made):
+    first, second, third = listed(made)
+    assert [each["command"] for each in (first, second, third)] == ["pack", "append", "write"]
+    assert (first["records"], second["records"], third["num_gpus"]) == (200, 400, 4)
+    assert first["changed"] == [] and third["changed"] == ["gpus: 2 became 4"]
+    assert len(second["changed"]) == 1 and second["changed"][0].startswith("added 1 input: ")
+    assert [each["is_current"] for each in (first, second, third)] == [False, False, True]
+    assert (made / "current").resolve() == home(made).resolve()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_every_version_is_read_by_its_number(made, number):
+    name = f"{made}@{number}"
+    assert run(main, "verify", name).code == 0
+    stats = json.loads(run(main, "stats", name, "--json").stdout)
+    assert stats["overall"]["num_packs"] == len(read_packs(made / listed(made)[number - 1]["folder"]))
+    own = PackedDataset(name, 0, 4 if number == 3 else 2)
+    aside = PackedDataset(f"{name}/validation", 0, 4 if number == 3 else 2)
+    assert len(own) and len(aside)
+    assert "samples" in run(main, "show", f"{name}/validation").stdout
+
+
+def test_a_path_of_that_name_wins(made, tmp_path):
+    shutil.copytree(made / listed(made)[0]["folder"], tmp_path / "out@3")
+    assert run(main, "stats", tmp_path / "out@3").code == 0
+
+
+@pytest.mark.parametrize("name", ["@9", "@0", "@4/validation"])
+def test_versions_that_are_not_there(made, name):
+    done = run(main, "stats", f"{made}{name}")
+    assert done.code == 2 and "it has 1, 2, 3, see hbpack versions" in done.stderr
+
+
+def test_a_restored_version_has_its_bytes_and_goes_on_from_there(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    before = {each["folder"]: files_of(out / each["folder"]) for each in listed(out)}
+    done = run(main, "restore", f"{out}@1")
+    assert done.code == 0, done.stderr
+    assert {folder: files_of(out / folder) for folder in before} == before
+    assert listed(out)[-1] | {"time": 0} == listed(out)[0] | {
+        "time": 0, "number": 4, "command": "restore @1", "is_current": True,
+        "changed": listed(out)[-1]["changed"],
+    }  # fmt: skip
+    assert run(main, "status", out).code == 0
+    again = run(main, "write", out)
+    assert again.code == 0 and "up to date" in again.stderr
+    assert len(listed(out)) == 4
+    # As if the second week had not been appended yet.
+    assert run(main, "append", out, made.parent / "week-1.jsonl").code == 0
+    assert home(out).name == listed(out)[1]["folder"]
+    assert {folder: files_of(out / folder) for folder in before} == before
+
+
+def test_a_version_is_restored_by_its_number(made):
+    assert run(main, "restore", made).stderr.startswith("error: ")
+
+
+def test_prune_leaves_the_newest_and_the_parts_that_they_need(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    assert run(main, "restore", f"{out}@1").code == 0
+    parts = set((out / "tokens").glob("part-*.arrow"))
+    done = run(main, "prune", out, "--keep", "2")
+    assert done.code == 0 and "removed 1 older version" in done.stderr
+    assert [each["num_bytes"] is None for each in listed(out)] == [False, True, False, False]
+    assert set((out / "tokens").glob("part-*.arrow")) == parts
+    assert run(main, "prune", out, "--keep", "1").code == 0
+    assert set((out / "tokens").glob("part-*.arrow")) < parts
+    assert run(main, "verify", out).code == 0
+    assert run(main, "verify", f"{out}@3").code == 2
+
+
+def test_a_run_prunes_where_it_is_asked_to(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    done = run(main, "write", out, "--shard-size", "100kB", "--keep", "1")
+    assert done.code == 0 and "removed 3 older versions" in done.stderr
+    assert [path.name for path in out.iterdir() if len(path.name) == 32] == [home(out).name]
+
+
+def test_a_killed_write_leaves_the_earlier_version(made, tmp_path, monkeypatch):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    before = (out / "hbpack.json").read_bytes()
+    assert run(main, "plan", out, "--gpus", "8").code == 0
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("packer_cli.commands.write.make_current", interrupted)
+    assert run(main, "write", out).code == 130
+    monkeypatch.undo()
+    assert (out / "hbpack.json").read_bytes() == before
+    assert run(main, "verify", out).code == 0
+    assert run(main, "write", out).code == 0
+    assert json.loads((out / "hbpack.json").read_text())["num_gpus"] == 8
+    assert len(listed(out)) == 4
+
+
+def test_another_number_of_gpus_is_the_same_version(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    assert run(main, "rebalance", out, "--gpus", "2").code == 0
+    last = listed(out)[-1]
+    assert (last["number"], last["command"], last["changed"]) == (3, "rebalance", ["gpus: 4 became 2"])
+    assert len(PackedDataset(f"{out}@3", 0, 2))
+
+
+def test_a_copy_of_a_version_is_a_set(made, tmp_path):
+    copy = shutil.copytree(home(made), tmp_path / "copy")
+    assert run(main, "verify", copy).code == 0
+    assert len(PackedDataset(copy, 0, 4))
+    shard = next(copy.glob("shards/*/*.arrow"))
+    shard.write_bytes(b"")
+    assert run(main, "verify", copy).code == 1
