@@ -46,8 +46,10 @@ def test_each_run_makes_a_version_and_says_what_changed(made):
     first, second, third = listed(made)
     assert [each["command"] for each in (first, second, third)] == ["pack", "append", "write"]
     assert (first["records"], second["records"], third["num_gpus"]) == (200, 400, 4)
-    assert first["changed"] == [] and third["changed"] == ["gpus: 2 became 4"]
-    assert len(second["changed"]) == 1 and second["changed"][0].startswith("added 1 input: ")
+    assert first["changed"] == []
+    assert third["changed"] == ["gpus: 2 became 4"]
+    assert len(second["changed"]) == 1
+    assert second["changed"][0].startswith("added 1 input: ")
     assert [each["is_current"] for each in (first, second, third)] == [False, False, True]
     assert (made / "current").resolve() == home(made).resolve()
 
@@ -60,7 +62,8 @@ def test_every_version_is_read_by_its_number(made, number):
     assert stats["overall"]["num_packs"] == len(read_packs(made / listed(made)[number - 1]["folder"]))
     own = PackedDataset(name, 0, 4 if number == 3 else 2)
     aside = PackedDataset(f"{name}/validation", 0, 4 if number == 3 else 2)
-    assert len(own) and len(aside)
+    assert len(own)
+    assert len(aside)
     assert "samples" in run(main, "show", f"{name}/validation").stdout
 
 
@@ -72,7 +75,8 @@ def test_a_path_of_that_name_wins(made, tmp_path):
 @pytest.mark.parametrize("name", ["@9", "@0", "@4/validation"])
 def test_versions_that_are_not_there(made, name):
     done = run(main, "stats", f"{made}{name}")
-    assert done.code == 2 and "it has 1, 2, 3, see hbpack versions" in done.stderr
+    assert done.code == 2
+    assert "it has 1, 2, 3, see hbpack versions" in done.stderr
 
 
 def test_a_restored_version_has_its_bytes_and_goes_on_from_there(made, tmp_path):
@@ -87,7 +91,8 @@ def test_a_restored_version_has_its_bytes_and_goes_on_from_there(made, tmp_path)
     }  # fmt: skip
     assert run(main, "status", out).code == 0
     again = run(main, "write", out)
-    assert again.code == 0 and "up to date" in again.stderr
+    assert again.code == 0
+    assert "up to date" in again.stderr
     assert len(listed(out)) == 4
     # As if the second week had not been appended yet.
     assert run(main, "append", out, made.parent / "week-1.jsonl").code == 0
@@ -104,7 +109,8 @@ def test_prune_leaves_the_newest_and_the_parts_that_they_need(made, tmp_path):
     assert run(main, "restore", f"{out}@1").code == 0
     parts = set((out / "tokens").glob("part-*.arrow"))
     done = run(main, "prune", out, "--keep", "2")
-    assert done.code == 0 and "removed 1 older version" in done.stderr
+    assert done.code == 0
+    assert "removed 1 older version" in done.stderr
     assert [each["num_bytes"] is None for each in listed(out)] == [False, True, False, False]
     assert set((out / "tokens").glob("part-*.arrow")) == parts
     assert run(main, "prune", out, "--keep", "1").code == 0
@@ -116,7 +122,8 @@ def test_prune_leaves_the_newest_and_the_parts_that_they_need(made, tmp_path):
 def test_a_run_prunes_where_it_is_asked_to(made, tmp_path):
     out = shutil.copytree(made, tmp_path / "out", symlinks=True)
     done = run(main, "write", out, "--shard-size", "100kB", "--keep", "1")
-    assert done.code == 0 and "removed 3 older versions" in done.stderr
+    assert done.code == 0
+    assert "removed 3 older versions" in done.stderr
     assert [path.name for path in out.iterdir() if len(path.name) == 32] == [home(out).name]
 
 
