@@ -12,11 +12,12 @@ from pathlib import Path
 
 from packer_cli.files import intact_or_none, link_file, remove_folder, temporary_name, write_text
 from packer_cli.format.constants import CURRENT, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, VERSIONS_NAME
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.manifest import Manifest, manifest_bytes
 from packer_cli.format.records import json_values
 from packer_cli.format.tokens import InputInfo
 from packer_cli.format.versions import Version, read_versions, version_folders
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.lock import write_over
+from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.sizes import counted
 
@@ -37,9 +38,13 @@ def make_current(root: Path, home: Path, manifest: Manifest, command: str) -> No
     """
     if root == home:
         return
+    path = root / MANIFEST_NAME
+    seen = path.info_or_none() if isinstance(path, RemotePath) else None
     before = intact_or_none(read_manifest, root)
     named = replace(manifest, folder=home.name)
-    if before != named:
+    if before != named and isinstance(path, RemotePath):
+        write_over(path, manifest_bytes(named), seen)
+    elif before != named:
         write_manifest(root, named)
     if not is_remote(root):
         with suppress(OSError):  # The file system knows no links, or the user has something of this name.
