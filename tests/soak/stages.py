@@ -70,6 +70,9 @@ class Stages:
         self._add("split otherwise", [*again, "--validation", "30"], split)
         self._add("pack no split", again, split)
         self._add("rebalance a split", ["rebalance", "OUT", "--gpus", "2"], split, has_workers=False)
+        # Versions of a set, of which the first is the current one again.
+        restored = self._add("restore", ["restore", "OUT@1"], split, has_workers=False)
+        self._add("prune", ["prune", "OUT", "--keep", "1"], restored, has_workers=False)
         (folder / "weighted.jsonl").write_bytes(lines[0] + with_ballast(lines[300:900], weight=0.5))
         weighted = ["pack", str(folder / "weighted.jsonl"), *made_by, "--groups", "1k:1", "--gpus", "4"]
         self._add("pack weights", [*weighted, "--shard-size", "100KiB"], None)
@@ -112,4 +115,4 @@ def copy(source: Path | None, target: Path) -> None:
     """Make a folder as another one, or let there be none."""
     shutil.rmtree(target, ignore_errors=True)
     if source:
-        shutil.copytree(source, target)
+        shutil.copytree(source, target, symlinks=True)

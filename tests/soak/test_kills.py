@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import signal
 from dataclasses import replace
@@ -90,6 +91,7 @@ def check_kills(
         before = killed
         while kill(stage, words, commands, rng):
             killed += 1
+            check_set(stage, place.tree(out))
             if rng.random() < 0.6:
                 break
         end = commands.run(alone)  # Any number of workers makes the same bytes.
@@ -97,6 +99,26 @@ def check_kills(
         found = place.tree(out)
         assert found.keys() == stage.expected.keys(), (stage.name, killed - before)
         assert found == stage.expected, (stage.name, killed - before)
+
+
+def check_set(stage: Stage, found: dict[str, bytes]) -> None:
+    """Check what a killed command leaves of a set: the old version or the new one, whole, whichever it names."""
+    name = "hbpack.json"
+    before = {} if stage.before is None else tree(stage.before)
+    if name not in found:
+        assert name not in before, stage.name
+        return
+    versions = [files for files in (before, stage.expected) if files.get(name) == found[name]]
+    assert versions, stage.name
+    home = json.loads(found[name])["folder"]
+    whole = {path: data for path, data in versions[0].items() if path.startswith(home)}
+    if stage.name.startswith("rebalance"):  # Its own manifest is the new one already, and has all that it names.
+        whole = {path: data for path, data in whole.items() if not path.endswith(name)}
+    assert whole.items() <= found.items(), stage.name
+    if stage.name != "prune":
+        assert {path: found.get(path) for path in before if "/shards/" in path} == {
+            path: data for path, data in before.items() if "/shards/" in path
+        }, stage.name
 
 
 def timed(stages: list[Stage], commands: Commands, place: OnDisk | OnS3, *options: str) -> list[Stage]:
