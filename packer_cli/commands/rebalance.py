@@ -30,7 +30,7 @@ from packer_cli.format.epochs import MAX_EPOCH, parse_state, repeat_order, state
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.format.schema import generation_path
-from packer_cli.format.versions import set_at
+from packer_cli.format.versions import plan_base, set_at
 from packer_cli.plan.build import check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
@@ -226,7 +226,7 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
     if stop.fingerprint in known:
         return known[stop.fingerprint]
     raise InputError(
-        f"{stop.name} is of the packed set {stop.fingerprint}, and {str(folder)!r} is and was "
+        f"{stop.name} is of the packed set {stop.fingerprint}, and {str(plan_base(folder))!r} is and was "
         f"{', '.join(reversed(known))}; name the folder that the run read"
     )
 

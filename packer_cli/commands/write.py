@@ -182,10 +182,12 @@ class _Set(Output[Manifest]):
         except FormatError:
             share.start_over()  # The shards of the others may hold what is damaged.
             raise
-        if manifest and manifest.history:
+        before = manifest or current_manifest(self.folder)
+        if before and before.history and is_of_plan(before, header.fingerprint):
+            why = "files are missing or damaged" if manifest else "other options of shards make another version"
             warn(
-                f"files are missing or damaged: the set becomes as it was planned, for "
-                f"{counted(header.config.gpus, 'GPU')}; run hbpack rebalance again"
+                f"{why}: the set becomes as it was planned, for {counted(header.config.gpus, 'GPU')}; run hbpack "
+                "rebalance again"
             )
         take_plan(self.folder, home)
         with progress_bar("Writing", unit="tokens") as progress:

@@ -23,6 +23,7 @@ from packer_cli.format.entries import FileInfo
 from packer_cli.format.metrics import Counts, GroupChoice, PlanMetrics
 from packer_cli.format.ragged import offsets_of
 from packer_cli.format.records import json_values, read_record
+from packer_cli.format.versions import is_in_version
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.cost import Cost, parse_cost
 from packer_cli.plan.core.groups import UNLIMITED, Group, read_limits
@@ -212,7 +213,7 @@ _DAMAGE = (KeyError, TypeError, ValueError, IndexError, SystemError, pa.ArrowExc
 @contextmanager
 def _opened(path: Path, *, is_plan: bool = True) -> Iterator[dict[str, Any]]:
     """Read the JSON values beside the arrays, and turn damage that shows then or in the block into a FormatError."""
-    remedy = "run hbpack plan again"
+    remedy = f"run hbpack {'write' if is_in_version(path.parent) else 'plan'} again"
     if not is_plan:
         remedy = "run hbpack write, which makes the set as it was planned, and then hbpack rebalance"
     try:

@@ -29,4 +29,4 @@ def planned(tmp_path_factory, repo) -> Path:
 
 @pytest.fixture
 def out(planned, tmp_path) -> Path:
-    return Path(shutil.copytree(planned, tmp_path / "out"))
+    return Path(shutil.copytree(planned, tmp_path / "out", symlinks=True))

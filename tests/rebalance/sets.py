@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from packer_cli.commands.rebalance import Stop, rebalance
+from packer_cli.format.manifest import Manifest
+from packer_cli.shards.versions import make_current
+from tests.reference import home
+
 loader = pytest.importorskip("packer_cli.loader", exc_type=ImportError)
 
 
@@ -41,5 +46,13 @@ def read_steps(folder: Path, epoch: int, num_steps: int | None) -> tuple[Counter
     return packs, samples, states[0]
 
 
+def deal(out: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
+    """Rebalance the current version of a set, as `hbpack rebalance` does."""
+    manifest, is_new = rebalance(home(out), num_gpus, stop, global_tokens)
+    make_current(out, home(out), manifest, "rebalance")
+    return manifest, is_new
+
+
 def shard_bytes(folder: Path) -> dict[str, Any]:
+    folder = home(folder)
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("shards/*/*.arrow"))}

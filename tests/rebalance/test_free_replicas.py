@@ -142,7 +142,7 @@ def test_loaders_resume_at_an_iteration(packed: Path, workers: int) -> None:
 def test_another_number_of_gpus_runs_each_pack_that_is_left_once(packed: Path, tmp_path: Path, epoch: int) -> None:
     """From a state inside the first epoch, and inside one that was not written; and then back."""
     folder = tmp_path / "out"
-    shutil.copytree(packed, folder)
+    shutil.copytree(packed, folder, symlinks=True)
     before = epoch_of(folder, GPUS, epoch)
     dataset = open_set(folder, 0, GPUS, epoch)
     stop = next(i for i in range(len(dataset)) if dataset.step_of(i) == 2)

@@ -10,7 +10,7 @@ from packer_cli.format.constants import STATE_VERSION
 from packer_cli.sizes import counted
 from tests.cli_runner import run
 from tests.rebalance.sets import loader, manifest_of
-from tests.reference import tree
+from tests.reference import home, tree
 
 
 def test_messages(out, tmp_path):
@@ -88,10 +88,10 @@ def test_messages(out, tmp_path):
         f"{manifest_of(out)['fingerprint']}; name the folder that the run read"
     )
     assert message("--gpus", 8, "--global-tokens", "0") == "--global-tokens must be at least 1, got 0"
-    (out / "plan.arrow").write_bytes(b"x")
-    assert message("--gpus", 8, code=1) == (
-        f"'{out}/plan.arrow' is damaged (File is too small: 1); run hbpack plan again"
-    )
+    plan = home(out) / "plan.arrow"
+    plan.write_bytes(b"x")
+    assert message("--gpus", 8, code=1) == f"'{plan}' is damaged (File is too small: 1); run hbpack write again"
+    assert run(main, "write", out).code == run(main, "rebalance", out, "--gpus", 8).code == 0
     (out / "hbpack.json").unlink()
     assert message("--gpus", 8) == f"'{out}' holds no packed data set (no hbpack.json); run hbpack write {out}"
 
