@@ -196,8 +196,11 @@ def decode_mds(encoding: str, data: bytes) -> Any:
 
 def home(out: str | Path) -> Path:
     """The folder with the files of a set: its current version's, or the folder of a set without versions."""
-    folder = json.loads((Path(out) / "hbpack.json").read_text(encoding="utf-8")).get("folder")
-    return Path(out) / folder if folder else Path(out)
+    out = Path(out)
+    if out.name == "validation" and not (out / "hbpack.json").exists():
+        return home(out.parent) / out.name
+    folder = json.loads((out / "hbpack.json").read_text(encoding="utf-8")).get("folder")
+    return out / folder if folder else out
 
 
 def current_tree(out: Path) -> dict[str, bytes]:

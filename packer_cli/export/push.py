@@ -24,6 +24,7 @@ from packer_cli.export.options import spelled
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.versions import plan_base
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.repair import find_damaged, set_files
@@ -83,8 +84,8 @@ def push_set(options: PushOptions, folder: Path, engine: Engine, progress: Progr
     manifest = read_manifest(folder)
     if manifest.tokens:
         raise ConfigError(
-            f"{str(folder)!r} was written with --index-only, and nothing reads its token store from the Hub; run "
-            "hbpack write without --index-only first"
+            f"{str(plan_base(folder))!r} was written with --index-only, and nothing reads its token store from the "
+            "Hub; run hbpack write without --index-only first"
         )
     files = [
         str(PurePosixPath(name, path))
@@ -110,7 +111,7 @@ def _intact(folder: Path, engine: Engine, progress: Progress) -> list[str]:
     files = [*set_files(read_manifest(folder))]
     for path, why in find_damaged(folder, files, engine, progress).items():
         raise FormatError(
-            f"{str(folder / path)!r}: {why}; hbpack verify {shlex.quote(str(folder))} says how to repair it"
+            f"{str(folder / path)!r}: {why}; hbpack verify {shlex.quote(str(plan_base(folder)))} says how to repair it"
         )
     return [MANIFEST_NAME, *(file.path for file in files)]
 

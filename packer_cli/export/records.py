@@ -30,6 +30,7 @@ from packer_cli.files import commit_file, temporary_file
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.ragged import offsets_of
+from packer_cli.format.versions import plan_base
 from packer_cli.remote.local import map_file
 from packer_cli.shards.own_store import open_own_store, store_of
 from packer_cli.shards.plan_file import read_plan_header
@@ -54,7 +55,7 @@ class SetRecords:
         except InputError:
             raise InputError(
                 f"the token store {str(store_of(source, header))!r} is gone, which says where the samples of "
-                f"{str(source)!r} are from; run hbpack pack again, without --no-keep-tokens"
+                f"{str(plan_base(source))!r} are from; run hbpack pack again, without --no-keep-tokens"
             ) from None
         self._files: dict[tuple[int, str], CorpusFile] = {}
         """Input files by source and by path as in the store; those files of a source that were needed."""

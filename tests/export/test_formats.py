@@ -21,7 +21,7 @@ from packer_cli.format.tokens import TokenizerInfo
 from tests.corpus.helpers import read_all
 from tests.export.conftest import NUM_COMPARED, export, samples_of
 from tests.loader.packed_set import row_checksum
-from tests.reference import decode_mds, read_mds
+from tests.reference import decode_mds, home, read_mds
 
 
 def assert_rows(rows: list[list[tuple[list[int], list[int]]]], in_use: list[dict[str, Any]]) -> None:
@@ -194,7 +194,7 @@ def test_parquet(exported, in_use, packed):
     files = sorted(exported("parquet").glob("part-*.parquet"))
     assert len(files) > 1
     table = pa.concat_tables([pq.read_table(file) for file in files])
-    shard = next(packed.glob("shards/*/*.arrow"))
+    shard = next(home(packed).glob("shards/*/*.arrow"))
     schema = pa.ipc.open_file(pa.memory_map(str(shard))).schema
     kinds = {field.name: field.type for field in schema}
     kinds = {"pack_id": kinds.pop("pack_id"), "input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8())} | {

@@ -13,12 +13,12 @@ from packer_cli.export.job import cut_parts
 from packer_cli.export.packed import LISTS, NUMBERS, PackedSet
 from packer_cli.shards.manifest import read_manifest
 from tests.export.conftest import export, options_of
-from tests.reference import tree
+from tests.reference import home, tree
 
 
 def test_any_packs_in_any_order(packed, packs):
-    manifest = read_manifest(packed)
-    opened = PackedSet(packed, manifest, [0, 1], LocalEngine(2), ())
+    manifest = read_manifest(home(packed))
+    opened = PackedSet(home(packed), manifest, [0, 1], LocalEngine(2), ())
     rng = np.random.default_rng(5)
     for wanted in (
         np.arange(len(packs)),

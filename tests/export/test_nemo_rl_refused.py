@@ -13,7 +13,7 @@ from packer_cli.corpus.types import Document
 from packer_cli.export import nemo_rl
 from tests.export.conftest import IDENTITY, export
 from tests.export.conversations import good, pack, refused, rows_of, split, turns, write
-from tests.reference import tree
+from tests.reference import home, store_parts, tree
 
 ASSISTANT, SYSTEM = {"role": "assistant", "content": "Yes."}, {"role": "system", "content": "Be brief."}
 CALL = {"type": "function", "function": {"name": "add", "arguments": {}}}
@@ -219,8 +219,12 @@ def test_a_store_of_another_plan(repo, tmp_path):
     for name in ("one", "other"):
         write(tmp_path / f"{name}.jsonl", [{"messages": good(i + (name == "one"))} for i in range(9)])
         pack(repo, tmp_path / name, tmp_path / f"{name}.jsonl")
+    (part,) = store_parts(tmp_path / "one")
     shutil.rmtree(tmp_path / "one" / "tokens")
     shutil.copytree(tmp_path / "other" / "tokens", tmp_path / "one" / "tokens")
-    done = export(tmp_path / "one", "nemo-rl", tmp_path / "dir")
-    assert (done.code, not (tmp_path / "dir").exists()) == (1, True)
-    assert "has changed since the plan was made; run hbpack pack again" in done.stderr
+    gone = f"token store part '{part}' is damaged (No such file or directory); tokenize again"
+    for reason in (gone, "has changed since the plan was made; run hbpack plan again"):
+        done = export(tmp_path / "one", "nemo-rl", tmp_path / "dir")
+        assert (done.code, not (tmp_path / "dir").exists()) == (1, True)
+        assert reason in done.stderr
+        (home(tmp_path / "one") / "store.json").unlink(missing_ok=True)  # The version's own copy of the index.

@@ -21,7 +21,7 @@ from packer_cli.export.formats import FORMATS, load_format
 from tests.cli_runner import run
 from tests.export.conftest import SIZE, export, options_of, used
 from tests.loader.packed_set import write_manifest
-from tests.reference import tree
+from tests.reference import home, tree
 
 NAME = ".hbpack-export.json"
 
@@ -213,7 +213,7 @@ def test_an_epoch_that_was_not_written_is_that_of_the_loader(packed, tmp_path):
 
 def test_an_epoch_that_was_over(packed, tmp_path):
     """As after the set was dealt to other GPUs."""
-    other = shutil.copytree(packed, tmp_path / "other")
+    other = home(shutil.copytree(packed, tmp_path / "other", symlinks=True))
     manifest = json.loads((other / "hbpack.json").read_text())
     manifest |= {"first_epoch": 1, "epochs": [{**manifest["epochs"][1], "first_step": 2}]}
     write_manifest(other / "hbpack.json", manifest)
@@ -260,7 +260,7 @@ def test_threads_share_the_shards(packed, packs):
     from packer_cli.export.packed import PackedSet
     from packer_cli.shards.manifest import read_manifest
 
-    opened = PackedSet(packed, read_manifest(packed), [0, 1], LocalEngine(1), ())
+    opened = PackedSet(home(packed), read_manifest(home(packed)), [0, 1], LocalEngine(1), ())
     failed = []
 
     def check(seed):

@@ -38,4 +38,4 @@ def indexed(repo, tmp_path_factory) -> Path:
 @pytest.fixture
 def own(indexed, tmp_path) -> Path:
     """A copy to damage."""
-    return Path(shutil.copytree(indexed, tmp_path / "own"))
+    return Path(shutil.copytree(indexed, tmp_path / "own", symlinks=True))

@@ -17,7 +17,7 @@ from packer_cli.format.entries import PartInfo
 from packer_cli.format.shards import ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader import PackedDataset
-from tests.reference import store_parts
+from tests.reference import home, store_parts
 
 
 def is_same(first: Any, second: Any) -> bool:
@@ -72,7 +72,7 @@ def test_no_flipped_byte_reaches_a_trainer(own):
     expected = [batches(PackedDataset(own, rank, 8)) for rank in (0, 4)]
     rng = random.Random(0)
     num_found = 0
-    for path in [*own.glob("tokens/*.arrow"), *own.glob("shards/*/*.arrow")]:
+    for path in [*home(own).glob("tokens/*.arrow"), *home(own).glob("shards/*/*.arrow")]:
         data = path.read_bytes()
         for _ in range(12):
             damaged = bytearray(data)
@@ -91,7 +91,7 @@ def test_no_flipped_byte_reaches_a_trainer(own):
 
 
 def test_a_store_that_is_gone(own):
-    (part,) = store_parts(own)
+    part = home(own) / store_parts(own)[0].relative_to(own)
     data = part.read_bytes()
     part.unlink()
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_samples_that_are_not_those_of_the_index(indexed):
 
 def test_rows_that_are_not_of_samples(indexed):
     """An index whose checksums would be right."""
-    table = pa.ipc.open_file(min(indexed.glob("shards/*/*.arrow")).read_bytes()).read_all()
+    table = pa.ipc.open_file(min(home(indexed).glob("shards/*/*.arrow")).read_bytes()).read_all()
     of_none = {"cu_seqlens": [0], "sample_ids": [], "sample_starts": []}
     for names, why in (
         (("sample_ids",), "row 0 has other numbers of samples than of borders"),
