@@ -67,9 +67,13 @@ def upload(folder: Path, to: RemotePath) -> None:
 
 
 def tree(folder: Any) -> dict[str, bytes]:
-    """Every file's bytes, of a folder or a `RemotePath`, but of the one that holds times."""
+    """Every file's bytes, of a folder or a `RemotePath`, but of those that hold times."""
     if isinstance(folder, RemotePath):
         names = list(folder.find())
     else:
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    return {name: (folder / name).read_bytes() for name in names if not name.endswith("tokens/inputs.json")}
+    return {
+        name: (folder / name).read_bytes()
+        for name in names
+        if not name.endswith(("tokens/inputs.json", "versions.jsonl"))
+    }
