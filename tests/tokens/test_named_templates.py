@@ -14,7 +14,7 @@ from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.conversation import TemplateRejectError
 from packer_cli.tokens.tokenizer.loading import NAMED, load_tokenizer, read_named, read_template
 from tests.cli_runner import run
-from tests.reference import tree
+from tests.reference import current_tree
 from tests.tokens.helpers import turns, way_of
 from tests.tokens.published_templates import PUBLISHED
 
@@ -238,7 +238,7 @@ def test_a_packed_set_keeps_the_template(with_tokens, tmp_path, monkeypatch):
     Path("chatml").write_text("{{ messages }}")
     done = run(main, "append", "out", tmp_path / "new.jsonl", "--workers", 1)
     assert done.code == 0, done.stderr
-    assert tree(tmp_path / "out") == tree(tmp_path / "both") == tree(tmp_path / "text")
+    assert current_tree(tmp_path / "out") == current_tree(tmp_path / "both") == current_tree(tmp_path / "text")
 
 
 def test_the_help_and_the_package_have_every_name(repo):
