@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from packer_cli.format.versions import set_at
 from tests.benchmark.loaders import first, peers
 from tests.benchmark.measure import ROOT, BenchmarkError, run_measured
 from tests.benchmark.report import mebibytes, seconds, table, times, versions
@@ -275,7 +276,7 @@ def _index_only(work: Path, sets: dict[str, Path], runs: int) -> str:
         rows.append(
             [
                 f"{groups}, {kind}",
-                mebibytes(sum(path.stat().st_size for path in folder.glob("shards/*/*"))),
+                mebibytes(sum(path.stat().st_size for path in set_at(folder).glob("shards/*/*"))),
                 seconds(_median(results, "first")),
                 f"{_median(results, 'fresh') * 1e6:,.0f}",
                 f"{again * 1e6:,.0f}",
@@ -294,7 +295,7 @@ def _index_only(work: Path, sets: dict[str, Path], runs: int) -> str:
 def _index(source: Path, output: Path) -> Path:
     """A copy of a set, written again with `--index-only`."""
     if not output.exists():
-        shutil.copytree(source, output)
+        shutil.copytree(source, output, symlinks=True)
         run_measured([sys.executable, "-m", "packer_cli", "write", str(output), "--index-only"])
     return output
 

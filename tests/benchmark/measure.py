@@ -121,8 +121,12 @@ def num_cores() -> int:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Size of all files in a folder; a file of several names counts once."""
+    return sum(
+        {
+            found.st_ino: found.st_size for found in (path.stat() for path in folder.rglob("*") if path.is_file())
+        }.values()
+    )
 
 
 class _MemorySampler(threading.Thread):

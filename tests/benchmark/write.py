@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from packer_cli.format.versions import set_at
 from packer_cli.sizes import counted
 from tests.benchmark.measure import HOW_LONG, BenchmarkError, Run, folder_bytes, run_measured
 from tests.benchmark.report import mebibytes, spread, table, versions
@@ -37,12 +38,13 @@ def run(work: Path, runs: int) -> str:
         folder = work / f"write-{len(rows)}"
         _hbpack("plan", store, *options, "--overflow", "split", "--output", folder)
         _hbpack("write", folder)  # fills the page cache
-        num_bytes = sum(folder_bytes(folder / part) for part in ("shards", "ranks"))
-        num_files = sum(path.is_file() for part in ("shards", "ranks") for path in (folder / part).rglob("*"))
+        version = set_at(folder)
+        num_bytes = sum(folder_bytes(version / part) for part in ("shards", "ranks"))
+        num_files = sum(path.is_file() for part in ("shards", "ranks") for path in (version / part).rglob("*"))
         own: dict[str, list[Run]] = defaultdict(list)
         for number in range(runs):
             print(f"write: {name}, round {number + 1} of {runs}", file=sys.stderr)
-            own["copy"].append(_copy(folder, work / "copy"))
+            own["copy"].append(_copy(version, work / "copy"))
             own["write"].append(_write(folder))
             own["imports"].append(run_measured([sys.executable, "-c", _IMPORTS], watch_memory=False))
         walls = {contender: statistics.median(run.wall for run in done) for contender, done in own.items()}
@@ -105,8 +107,7 @@ def _copy(folder: Path, target: Path) -> Run:
 
 
 def _write(folder: Path) -> Run:
-    for part in ("shards", "ranks"):
-        shutil.rmtree(folder / part)
+    shutil.rmtree(set_at(folder))
     (folder / "hbpack.json").unlink()
     os.sync()
     done = _hbpack("write", folder)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.checksums import file_checksum, sign_json
+from packer_cli.format.versions import set_at
 
 WHERE = ("start", "middle", "another epoch")
 STEP_ITERATIONS = 8
@@ -25,6 +26,7 @@ STEP_ITERATIONS = 8
 
 def write_set(source: Path, folder: Path, num_packs: int) -> int:
     """Write the set; returns the number of its packs, `num_packs` or a few more."""
+    source = set_at(source)
     manifest = json.loads((source / "hbpack.json").read_text())
     (group,) = manifest["groups"]
     own = sum(shard["num_packs"] for shard in group["shards"])
