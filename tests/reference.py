@@ -206,12 +206,13 @@ def home(out: str | Path) -> Path:
 def current_tree(out: Path) -> dict[str, bytes]:
     """The `tree` of a set without the files that only its earlier versions need."""
     folder = home(out).name
-    parts = {f"tokens/{path.name}" for path in store_parts(out)}
+    parts = {path.stem.partition("-")[2] for path in store_parts(out)} if (out / "tokens").is_dir() else set()
 
     def is_current(path: str) -> bool:
         first, _, rest = path.partition("/")
         if first == "tokens":
-            return not rest.startswith("part-") or path in parts
+            kind, _, part = Path(rest).stem.partition("-")
+            return kind not in ("part", "rejected") or part in parts
         return first == folder or not re.fullmatch("[0-9a-f]{32}", first)
 
     return {path: data for path, data in tree(out).items() if is_current(path)}

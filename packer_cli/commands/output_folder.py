@@ -150,7 +150,7 @@ def current_header(folder: Path) -> PlanHeader | None:
 
 def current_manifest(folder: Path) -> Manifest | None:
     """Read the manifest of the set that a folder is named for; return None if it is missing or damaged."""
-    return intact_or_none(read_manifest, set_at(folder))
+    return intact_or_none(read_manifest, set_at(folder)) or intact_or_none(read_manifest, folder)  # Its copy.
 
 
 def config_of_plan(folder: Path) -> PlannedConfig | None:

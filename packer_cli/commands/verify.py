@@ -19,6 +19,7 @@ from packer_cli.format.versions import set_at
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.repair import what_writes_shards, write_command
+from packer_cli.sizes import counted
 from packer_cli.verify import Report, Verifier, open_verifier
 
 
@@ -57,15 +58,19 @@ def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_stor
         verifier.check_contents(progress)
     manifest = intact_or_none(read_manifest, home)
     if manifest and manifest.planned.sets_aside:
-        _verify_validation(home / VALIDATION, folder, verifier.report, engine, fast=fast)
+        _verify_validation(home / VALIDATION, folder, manifest.num_gpus, verifier.report, engine, fast=fast)
     return verifier.report
 
 
-def _verify_validation(own: Path, folder: Path, report: Report, engine: Engine, *, fast: bool) -> None:
+def _verify_validation(own: Path, folder: Path, gpus: int, report: Report, engine: Engine, *, fast: bool) -> None:
     """Add the damage of the version's validation set: `hbpack write` of the folder repairs that set, too."""
-    if intact_or_none(read_manifest, own) is None:
+    manifest = intact_or_none(read_manifest, own)
+    if manifest is None:
         report.add({f"{VALIDATION}/{MANIFEST_NAME}": "it is missing or damaged"}, what_writes_shards(folder))
         return
+    if manifest.num_gpus != gpus:
+        what = f"it is for {counted(manifest.num_gpus, 'GPU')}, and training for {gpus:,}"
+        report.add({VALIDATION: what}, write_command(folder))
     found = _verify(own, folder, engine, fast=fast, checks_store=False)
     for damage in found.damaged:
         report.add({f"{VALIDATION}/{damage.file}": damage.what}, damage.repair)

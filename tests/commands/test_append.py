@@ -14,7 +14,7 @@ from packer_cli.commands import append, pack_corpus
 from packer_cli.commands.append import REMEDY
 from packer_cli.errors import RunError
 from tests.cli_runner import run
-from tests.reference import tree
+from tests.reference import current_tree, home, tree
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,9 @@ def packed(sample: Path, output: Path, *names: str) -> Path:
 @pytest.fixture(scope="module")
 def together(sample, tmp_path_factory) -> dict[str, bytes]:
     """The set of all three."""
-    return tree(packed(sample, tmp_path_factory.mktemp("all") / "out", "old.jsonl", "new.jsonl", "journals.jsonl@2"))
+    return current_tree(
+        packed(sample, tmp_path_factory.mktemp("all") / "out", "old.jsonl", "new.jsonl", "journals.jsonl@2")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,32 +64,35 @@ def appended(out: Path, *inputs: object):
 
 
 def test_it_is_as_if_all_had_been_packed_together(out, sample, together):
+    first = home(out)
+    before = tree(first)
     done = appended(out, sample / "new.jsonl")
     assert done.code == 0, done.stderr
-    assert "appended 1 input to 1; the plan is new, and all shards were rewritten" in done.stderr
+    assert "appended 1 input to 1; the plan and the shards are new" in done.stderr
     assert appended(out, sample / "journals.jsonl@2").code == 0
-    assert tree(out) == together
+    assert current_tree(out) == together
+    assert tree(first) == before
     done = appended(out, sample / "journals.jsonl@2")
     assert done.code == 0
     assert "the set has this data already" in done.stderr
-    assert tree(out) == together
+    assert current_tree(out) == together
 
 
 @pytest.mark.parametrize("stage", ["make_whole", "write_planned"])
 def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage):
-    work = getattr(pack_corpus, stage)
+    work, before = getattr(pack_corpus, stage), (out / "hbpack.json").read_bytes()
 
     def interrupted(*arguments, **options):
         if stage == "make_whole":
             work(*arguments, **options)
-        else:
-            (out / "hbpack.json").unlink(missing_ok=True)
         raise KeyboardInterrupt
 
     new = (sample / "new.jsonl", sample / "journals.jsonl@2")
     monkeypatch.setattr(pack_corpus, stage, interrupted)
     assert appended(out, *new).code == 130
     monkeypatch.undo()
+    assert (out / "hbpack.json").read_bytes() == before
+    assert run(main, "verify", out, "--workers", 1).code == 0
     other = appended(out, sample / "new.jsonl")
     assert other.code == 2
     assert other.stderr == (
@@ -95,7 +100,7 @@ def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage
         f"{sample / 'new.jsonl'} {sample / 'journals.jsonl'}@2\n"
     )
     assert appended(out, *new).code == 0
-    assert tree(out) == together
+    assert current_tree(out) == together
 
 
 @pytest.mark.parametrize("others", [["journals.jsonl"], []], ids=["other inputs", "the same inputs"])
@@ -111,7 +116,7 @@ def test_an_append_that_was_given_up_is_forgotten(out, sample, tmp_path, monkeyp
     packed(sample, out, "old.jsonl", *others)
     done = appended(out, sample / "new.jsonl")
     assert done.code == 0, done.stderr
-    assert tree(out) == tree(packed(sample, tmp_path / "all", "old.jsonl", *others, "new.jsonl"))
+    assert current_tree(out) == current_tree(packed(sample, tmp_path / "all", "old.jsonl", *others, "new.jsonl"))
 
 
 def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypatch):
@@ -190,7 +195,7 @@ def test_an_error_after_the_first_part_leaves_the_set_as_it_was(bare):
     assert (done.code, done.stderr.splitlines()[-1]) == (2, NO_TEMPLATE)
     assert tree(out) == before
     assert appended(out, bare / "texts.jsonl").code == 0
-    assert tree(out) == tree(packed(bare, bare / "both", "journals.jsonl", "texts.jsonl"))
+    assert current_tree(out) == current_tree(packed(bare, bare / "both", "journals.jsonl", "texts.jsonl"))
 
 
 def test_an_error_after_a_part_was_made_anew_leaves_the_set_as_it_was(bare):
@@ -204,7 +209,7 @@ def test_an_error_after_a_part_was_made_anew_leaves_the_set_as_it_was(bare):
     assert (done.code, done.stderr.splitlines()[-1]) == (2, NO_TEMPLATE)
     assert tree(out) == before
     packed(bare, out, *names)
-    assert tree(out) == tree(packed(bare, bare / "new", *names))
+    assert current_tree(out) == current_tree(packed(bare, bare / "new", *names))
 
 
 def test_a_named_eos_token_stays_that_of_the_set(bare, tmp_path):
@@ -226,10 +231,10 @@ def test_a_named_eos_token_stays_that_of_the_set(bare, tmp_path):
     both = (bare / "journals.jsonl", bare / "texts.jsonl")
     done = run(main, "pack", *both, *words, "--config", tmp_path / "options.yaml", "--output", tmp_path / "both")
     assert done.code == 0, done.stderr
-    assert tree(out) == tree(tmp_path / "both")
+    assert current_tree(out) == current_tree(tmp_path / "both")
     options = {"tokenizer": bare / "tokenizer", "groups": "1k:1", "gpus": 8, "workers": 1}
     hbpack.pack([*both], output=tmp_path / "api", **options, eos_token="<|end|>")
-    assert tree(out) == tree(tmp_path / "api")
+    assert current_tree(out) == current_tree(tmp_path / "api")
     done = run(main, "show", out)
     assert done.code == 0
     assert "may differ" not in done.stderr

@@ -7,13 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.folder_lock import LOCK_NAME, lock_folder
+from packer_cli.shards.manifest import read_manifest
 from tests.cli_runner import HBPACK, pack_words, run
-from tests.reference import tree
+from tests.reference import current_tree, home, tree
 
 
 @pytest.fixture(scope="module")
@@ -103,18 +105,22 @@ main()
 
 
 def test_a_plan_elsewhere_goes_on_where_it_was_killed(packed, tmp_path):
-    """The old plan stays until the new one takes its place; without the two the folder would be nobody's."""
+    """The old plan and the set stay until the new ones take their places."""
     other, fresh = tmp_path / "other", tmp_path / "fresh"
     words = ["plan", str(packed), "--gpus", "8", "--groups"]
     assert run(main, *words, "8k", "--output", other).code == 0
     assert run(main, "write", other, "--workers", 1).code == 0
+    before = read_manifest(other)
     done = subprocess.run([sys.executable, "-c", KILLED, *words, "4k,8k", "--output", other], capture_output=True)
     assert done.returncode == 9
-    assert not (other / "hbpack.json").exists()
+    assert run(main, "verify", other).code == 0
+    assert read_manifest(other) == before
     for out in (other, fresh):
         assert run(main, *words, "4k,8k", "--output", out).code == 0
         assert run(main, "write", out, "--workers", 1).code == 0
-    assert tree(other) == tree(fresh)
+    assert current_tree(other) == current_tree(fresh)
+    assert home(other) != other / before.folder
+    assert read_manifest(other / before.folder) == replace(before, folder=None)
 
 
 def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
@@ -128,7 +134,7 @@ def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
         (other / ".plan.arrow.1.tmp").touch()
         assert run(main, *words, capacity).code == 0
         assert run(main, "write", other, "--workers", 1).code == 0
-        (other / ".shards").mkdir()  # A killed write leaves it.
+        (home(other) / ".shards").mkdir()  # A killed write leaves it.
 
 
 def test_a_plan_of_nothing_leaves_the_set_as_it_was(packed, tmp_path):
@@ -145,13 +151,13 @@ def test_a_plan_of_nothing_leaves_the_set_as_it_was(packed, tmp_path):
 
 
 def test_a_killed_write_remembers_its_options(packed, tmp_path):
-    """Those of the set, which `write` takes over, are in its manifest, which waits among the markers."""
+    """Those of the set, which `write` takes over, are in the set's manifest, while its version is repaired."""
     out = shutil.copytree(packed, tmp_path / "out")
     assert run(main, "write", out, "--shard-size", "100kB", "--workers", 1).code == 0
     before = tree(out)
-    next((out / "shards").rglob("*.arrow")).unlink()
-    (out / ".shards").mkdir()
-    (out / "hbpack.json").rename(out / ".shards" / "hbpack.json")
+    next((home(out) / "shards").rglob("*.arrow")).unlink()
+    (home(out) / "hbpack.json").unlink()
+    (home(out) / ".shards").mkdir()
     assert run(main, "write", out, "--workers", 1).code == 0
     assert tree(out) == before
 

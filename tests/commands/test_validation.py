@@ -19,7 +19,7 @@ from packer_cli.loader import PackedDataset
 from tests.cli_runner import run
 from tests.commands.conftest import GROUPS, NUM_CHATS
 from tests.naive.content_hash import content_hash
-from tests.reference import read_packs, tree
+from tests.reference import current_tree, home, read_packs, tree
 
 
 def texts(folder: Path) -> Counter[tuple[int, ...]]:
@@ -42,7 +42,7 @@ def texts(folder: Path) -> Counter[tuple[int, ...]]:
 
 
 def counts(folder: Path) -> dict[str, int]:
-    return json.loads((folder / "hbpack.json").read_text())["counts"]
+    return json.loads((home(folder) / "hbpack.json").read_text())["counts"]
 
 
 def test_each_sample_is_on_one_side(packed):
@@ -58,11 +58,12 @@ def test_each_sample_is_on_one_side(packed):
     assert aside["tokens"] == sum(len(ids) * times for ids, times in validation.items())
     assert len((packed / "rejected.jsonl").read_text().splitlines()) == 1
     assert (packed / "validation/rejected.jsonl").read_text() == ""
-    assert not (packed / "validation/tokens").exists()
+    assert not (home(packed) / "validation/tokens").exists()
+    assert sorted(path.name for path in (packed / "validation").iterdir()) == ["plan.arrow", "rejected.jsonl"]
 
 
 def test_a_row_is_on_one_gpu_and_as_long_as_in_training(packed):
-    groups = json.loads((packed / "validation/hbpack.json").read_text())["groups"]
+    groups = json.loads((home(packed) / "validation/hbpack.json").read_text())["groups"]
     assert [(group["capacity"], group["sp_size"]) for group in groups] == [(1024, 1)]
 
 
@@ -104,7 +105,7 @@ def test_a_number_is_of_the_lowest_hashes_and_stays_when_data_is_added(chats, pa
     assert before.keys() < after.keys()
     assert not after.keys() & texts(out).keys()
     pack(both, chats, more, "--validation", bound)
-    assert tree(both) == tree(out)
+    assert current_tree(both) == current_tree(out)
     pack(both, chats, more, "--validation", 25)
     assert texts(both / "validation").keys() <= after.keys()
 
@@ -125,8 +126,12 @@ def test_another_split_takes_the_same_tokens_and_none_takes_it_away(out, chats, 
     pack(out, chats, "--validation", "50%")
     assert counts(out / "validation")["samples"] > 100
     assert run(main, "verify", out).code == 0
+    earlier = home(out)
     pack(out, chats)
     assert not (out / "validation").exists()
+    assert not (home(out) / "validation").exists()
+    assert run(main, "verify", earlier).code == 0
+    assert counts(earlier / "validation")["samples"] > 100
     assert counts(out)["records"] == counts(out)["rejected"] + counts(out)["samples"]
     assert {path: path.stat().st_mtime_ns for path in (out / "tokens").glob("part-*")} == tokens
 
@@ -159,10 +164,10 @@ def test_it_follows_to_another_number_of_gpus(out):
     done = run(main, "rebalance", out, "--gpus", 4)
     assert done.code == 0
     assert "validation: dealt to 4 GPUs" in done.stderr
-    assert json.loads((out / "validation/hbpack.json").read_text())["num_gpus"] == 4
+    assert json.loads((home(out) / "validation/hbpack.json").read_text())["num_gpus"] == 4
     assert run(main, "verify", out).code == 0
     # As if the run had been killed between the two.
-    rebalance.rebalance(out / "validation", 8, rebalance.Stop(name="the start"))
+    rebalance.rebalance(home(out) / "validation", 8, rebalance.Stop(name="the start"))
     done = run(main, "verify", out)
     assert "validation: it is for 8 GPUs, and training for 4; run hbpack write" in done.stdout
     assert run(main, "write", out).code == 0
@@ -170,28 +175,35 @@ def test_it_follows_to_another_number_of_gpus(out):
 
 
 def test_damage_is_found_and_repaired(out):
-    shard = next((out / "validation/shards").glob("*/*.arrow"))
+    shard = next((home(out) / "validation/shards").glob("*/*.arrow"))
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     done = run(main, "verify", out)
     assert done.code == 1
-    assert f"validation/{shard.relative_to(out / 'validation')}: " in done.stdout
+    assert f"validation/{shard.relative_to(home(out) / 'validation')}: " in done.stdout
     assert run(main, "verify", out, "--repair").code == 0
 
 
-def test_a_set_that_is_gone_is_missed(out, packed, chats, pack):
+def test_a_plan_that_is_gone_is_missed(out, packed, chats, pack):
     shutil.rmtree(out / "validation")
-    gone = "it holds no plan.arrow, and samples were set aside in it"
-    again = "the same hbpack pack again, or hbpack plan and hbpack write"
-    for words in (("verify", out), ("verify", out, "--repair")):
-        assert f"validation: {gone}; run {again}\n" in run(main, *words).stdout
-    assert f"Next: {again}" in run(main, "status", out).stdout
-    done = run(main, "status", out, "--stage", "validation", "--json")
+    gone = f"{str(out / 'validation')!r} holds no plan.arrow, and samples were set aside in it"
+    again = "run the same hbpack pack again, or hbpack plan and hbpack write"
+    assert run(main, "verify", out).code == 0  # The version has its own.
+    assert f"{gone}; {again}" in run(main, "status", out).stdout
+    done = run(main, "status", out, "--stage", "plan", "--json")
     assert (done.code, json.loads(done.stdout)["stages"][0]["state"]) == (1, "missing")
     done = run(main, "write", out)
-    assert (done.code, done.stderr) == (1, f"error: {str(out / 'validation')!r}: {gone}; run {again}\n")
+    assert (done.code, done.stderr) == (1, f"error: {gone}; {again}\n")
     pack(out, chats, "--validation", "10%")
+    assert tree(out) == tree(packed)
+
+
+def test_a_set_that_is_gone_is_written_again(out, packed):
+    shutil.rmtree(home(out) / "validation")
+    found = f"validation/hbpack.json: it is missing or damaged; run hbpack write {out}\n"
+    assert found in run(main, "verify", out).stdout
+    assert run(main, "verify", out, "--repair", "--workers", 1).code == 0
     assert tree(out) == tree(packed)
 
 
@@ -202,7 +214,7 @@ def test_stages_on_their_own_give_the_same(packed, chats, sample, tmp_path):
     assert run(main, "plan", out, *GROUPS, "--validation", "10%").code == 0
     done = run(main, "status", out, "--json")
     states = {stage["stage"]: stage["state"] for stage in json.loads(done.stdout)["stages"]}
-    assert states == {"tokens": "complete", "plan": "complete", "validation": "missing", "shards": "missing"}
+    assert states == {"tokens": "complete", "plan": "complete", "shards": "missing"}
     for task in range(2):
         assert run(main, "write", out, "--shard", f"{task}/2", "--workers", 1).code == 0
     assert tree(out) == tree(packed)
@@ -246,7 +258,7 @@ def test_long_samples_follow_overflow_on_their_side(chats, pack, tmp_path):
     options = ("--groups", "64:1,128:1", "--overflow", "drop", "--validation", "30%")
     pack(tmp_path / "out", chats, *options)
     training, validation = (
-        (tmp_path / "out" / name / "rejected.jsonl").read_text().splitlines() for name in (".", "validation")
+        (home(tmp_path / "out") / name / "rejected.jsonl").read_text().splitlines() for name in (".", "validation")
     )
     found = counts(tmp_path / "out")
     assert len(training) == found["rejected"] + found["dropped"]
@@ -279,7 +291,7 @@ def test_a_set_of_the_user_is_kept(chats, pack, tmp_path):
     pack(tmp_path / "out/validation", chats, "--groups", "1k")
     before = tree(tmp_path / "out")
     done = pack(tmp_path / "out", chats, "--validation", "10%", code=2)
-    assert "holds a set that was packed on its own, and --validation would replace it; move that folder" in done.stderr
+    assert "holds a set that was packed on its own, and --validation would hide it; move that folder" in done.stderr
     pack(tmp_path / "out", chats)
     assert tree(tmp_path / "out") == before
 
