@@ -178,7 +178,8 @@ def refuse_other(folder: Path) -> None:
 def remove_validation(folder: Path) -> None:
     """Remove the plan of a validation set from an output folder that sets nothing aside any more."""
     own = folder / VALIDATION
-    if _is_validation(own):
+    is_reasons = (own / REJECTED_NAME).exists() and not is_remote(own) and _holds_only_reasons(own, os.listdir(own))
+    if is_reasons or _is_validation(own):
         for name in (REJECTED_NAME, PLAN_NAME):
             (own / name).unlink(missing_ok=True)
         with suppress(OSError):

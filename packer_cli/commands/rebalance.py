@@ -127,8 +127,11 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         FormatError: the set is damaged, or the validation set is missing.
         PlanError: the new schedule broke an invariant, which is a bug.
     """
+    sets_aside = read_manifest(folder).planned.sets_aside
+    if sets_aside:
+        read_manifest(folder / VALIDATION)  # It is there, before anything is written.
     dealt = {folder: _deal(folder, num_gpus, stop, global_tokens)}
-    if read_manifest(folder).planned.sets_aside:
+    if sets_aside:
         dealt[folder / VALIDATION] = _deal(folder / VALIDATION, num_gpus, START)
     for own, (manifest, is_new) in [*dealt.items()][::-1]:
         if is_new:

@@ -181,19 +181,18 @@ def _plan(folder: Path, header: PlanHeader | None, store: Path) -> StageStatus:
 
 def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) -> StageStatus:
     """Describe the version of the plan that is there: complete, or the one that is being written."""
-    manifest, fault = None, ""
+    manifest, aside, fault = None, "", ""
     try:
-        manifest = read_manifest(set_at(folder))
-    except InputError:
-        pass
-    except HbpackError as error:
-        fault = str(error)
-    if manifest is not None and (header is None or is_of_plan(manifest, header.fingerprint)):
-        summary = describe_set(manifest)
+        home = set_at(folder)
+        manifest = read_manifest(home)
         if manifest.planned.sets_aside:
-            aside = read_manifest(set_at(folder) / VALIDATION).counts
-            summary += f"; {counted(aside.samples, aside.unit)} for validation"
-        return StageStatus("shards", "complete", summary)
+            counts = read_manifest(home / VALIDATION).counts
+            aside = f"; {counted(counts.samples, counts.unit)} for validation"
+    except HbpackError as error:
+        fault = str(error) if manifest or not isinstance(error, InputError) else ""
+        manifest = None
+    if manifest is not None and (header is None or is_of_plan(manifest, header.fingerprint)):
+        return StageStatus("shards", "complete", describe_set(manifest) + aside)
     for home in version_folders(folder):
         of_home = current_header(home)
         if header is None or of_home is None or of_home.fingerprint != header.fingerprint:

@@ -31,6 +31,7 @@ from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, 
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
 from packer_cli.format.ragged import owners
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
+from packer_cli.format.versions import is_in_version
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import is_remote
@@ -73,6 +74,8 @@ def _next(folder: Path) -> str:
     """Write the command that makes a packed set of a folder that is not one, or leads to the set around it."""
     if is_remote(folder):
         return "check the address"
+    while is_in_version(folder):
+        folder = folder.parent
     folder, is_store = (folder.parent, True) if (folder / INDEX_NAME).exists() else (folder, False)
     name = shlex.quote(str(folder))
     if is_store and (folder / MANIFEST_NAME).exists():

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.commands import output_folder, plan_store, rebalance
+from packer_cli.commands import plan_store, rebalance
 from packer_cli.files import remove_folder
 from tests.cli_runner import run
 from tests.commands.conftest import GROUPS
-from tests.reference import tree
+from tests.reference import current_tree, home, tree
 
 AGAIN = "the same hbpack pack again, or hbpack plan and hbpack write"
 
@@ -27,78 +26,54 @@ def raising(error: type[BaseException]):
 
 
 def counts(folder: Path) -> dict[str, int]:
-    return json.loads((folder / "hbpack.json").read_text())["counts"]
+    return json.loads((home(folder) / "hbpack.json").read_text())["counts"]
 
 
 def state(out: Path) -> dict[str, str] | None:
-    """The stage of the validation set, as `hbpack status` tells it."""
+    """The stage of the plan, as `hbpack status` tells it."""
     stages = json.loads(run(main, "status", out, "--json").stdout)["stages"]
-    return next((stage for stage in stages if stage["stage"] == "validation"), None)
+    return next((stage for stage in stages if stage["stage"] == "plan"), None)
 
 
 class TestASetThatIsDropped:
-    def test_is_not_read_beside_a_plan_that_trains_on_it(self, out, chats, pack, monkeypatch):
+    def test_stays_beside_the_set_until_its_version_ends(self, out, packed, chats, pack, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(plan_store, "write_plan", raising(KeyboardInterrupt))
             pack(out, chats, code=130)
-        assert not (out / "validation/hbpack.json").exists()
         assert run(main, "write", out).code == 0  # The plan that is there sets samples aside.
         assert run(main, "verify", out).code == 0
+        assert tree(home(out)) == tree(home(packed))
 
-    def test_is_removed_by_write_where_the_run_was_killed(self, out, chats, pack, tmp_path, monkeypatch):
+    def test_is_removed_by_pack_where_the_run_was_killed(self, out, chats, pack, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(output_folder, "remove_folder", raising(KeyboardInterrupt))
+            patch.setattr(plan_store, "remove_validation", raising(KeyboardInterrupt))
             pack(out, chats, code=130)
         assert (out / "validation/plan.arrow").exists()
-        found = state(out)
-        assert found is not None
-        assert (found["state"], found["summary"]) == (
-            "unfinished",
-            f"it holds samples that are in the training set, too; run hbpack write {out}",
-        )
-        done = run(main, "write", out)
-        assert (done.code, f"removed {out / 'validation'}\n" in done.stderr) == (0, True)
+        assert run(main, "verify", out).code == 0
+        for command in (("write", out), ("plan", out)):
+            assert run(main, *command).code == 0
         pack(tmp_path / "without", chats)
-        assert tree(out) == tree(tmp_path / "without")
-
-    def test_is_found_by_verify(self, out, packed, chats, pack):
-        pack(out, chats)
-        shutil.copytree(packed / "validation", out / "validation")
-        done = run(main, "verify", out)
-        expected = f"validation: it holds samples that are in the training set, too; run hbpack write {out}\n"
-        assert (done.code, expected in done.stdout) == (1, True)
-        assert run(main, "verify", out, "--repair").code == 0
-        assert not (out / "validation").exists()
-
-    def test_stays_where_it_cannot_be_removed(self, out, chats, pack, monkeypatch):
-        before = tree(out)
-        access = os.access
-        monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "validation" and access(path, mode))
-        done = pack(out, chats, code=2)
-        assert "cannot be written to" in done.stderr
-        assert tree(out) == before
+        assert current_tree(out) == current_tree(tmp_path / "without")
 
     def test_leaves_files_of_the_user(self, out, chats, pack):
         (out / "validation/notes.txt").write_text("mine")
         (out / "validation/ckpt").mkdir()
         (out / "validation/ckpt/a.bin").write_text("mine")
-        done = pack(out, chats)
-        assert f"removed {out / 'validation'}, but not what hbpack did not write (ckpt, notes.txt)" in done.stderr
+        pack(out, chats)
         assert sorted(tree(out / "validation")) == ["ckpt/a.bin", "notes.txt"]
         assert run(main, "verify", out).code == 0
 
-    def test_of_an_unreadable_plan_is_told(self, out, chats, pack):
-        (out / "validation/hbpack.json").unlink()
+    def test_of_an_unreadable_plan_stays(self, out, chats, pack):
         (out / "validation/plan.arrow").write_text("broken")
-        done = pack(out, chats)
-        assert f"'{out / 'validation/plan.arrow'}' cannot be read, so '{out / 'validation'}' stays" in done.stderr
+        pack(out, chats)
+        assert (out / "validation/plan.arrow").read_text() == "broken"
+        assert run(main, "verify", out).code == 0
 
     def test_is_no_link(self, out, chats, pack, tmp_path):
         (out / "validation").rename(tmp_path / "elsewhere")
         (out / "validation").symlink_to(tmp_path / "elsewhere")
         before = tree(tmp_path / "elsewhere")
-        for arguments in ((), ("--validation", "5%")):
-            assert "is a link" in pack(out, chats, *arguments, code=2).stderr
+        assert "is a link" in pack(out, chats, "--validation", "5%", code=2).stderr
         assert tree(tmp_path / "elsewhere") == before
 
 
@@ -132,10 +107,9 @@ class TestTheFolder:
     def test_with_another_set_is_to_be_moved(self, out, chats, pack):
         shutil.rmtree(out / "validation")
         pack(out / "validation", chats)
-        remedy = f"mv {out / 'validation'} ELSEWHERE, then {AGAIN}"
-        assert run(main, "verify", out).stderr.endswith(f"; run {remedy}\n")
-        assert run(main, "write", out).stderr.endswith(f"; run {remedy}\n")
-        assert f"Next: {remedy}" in run(main, "status", out).stdout
+        assert run(main, "verify", out).code == 0  # The version has its own.
+        assert run(main, "write", out).stderr.endswith(f"is not planned as the training set is; run {AGAIN}\n")
+        assert "move that folder" in pack(out, chats, "--validation", "10%", code=2).stderr
         (out / "validation").rename(out / "elsewhere")
         pack(out, chats, "--validation", "10%")
         assert run(main, "verify", out).code == 0
@@ -153,30 +127,29 @@ class TestAPlan:
         pack(tmp_path / "other", chats, "--validation", "10%", "--seed", 7)
         remove_folder(out / "validation")
         shutil.copytree(tmp_path / "other/validation", out / "validation")
-        done = run(main, "verify", out)
-        assert (done.code, f"validation: it is not planned as the training set is; run {AGAIN}" in done.stdout) == (
-            1,
-            True,
-        )
-        assert run(main, "write", out).code == 1
-        found = state(out)
+        assert run(main, "verify", out).code == 0  # The version has its own.
+        done, found = run(main, "write", out), state(out)
+        why = f"'{out / 'validation'}' is not planned as the training set is; run {AGAIN}"
+        assert (done.code, done.stderr) == (1, f"error: {why}\n")
         assert found is not None
-        assert found["state"] == "missing"
+        assert (found["state"], found["summary"]) == ("missing", why)
         pack(out, chats, "--validation", "10%")
         assert run(main, "verify", out).code == 0
 
     def test_that_is_lost_is_not_blamed_on_validation(self, out, packed):
         found = counts(out)
-        (out / "plan.arrow").unlink()
+        for folder in (out, home(out)):
+            (folder / "plan.arrow").unlink()
         report = json.loads(run(main, "verify", out, "--json").stdout)
         assert [damage["file"] for damage in report["damaged"]] == ["plan.arrow"]
-        assert "validation: whether it is of the same plan: plan.arrow cannot be read" in report["not_checked"]
+        assert report["checked"]["validation_samples"] == counts(out / "validation")["samples"]
         words = (*GROUPS, "--algorithms", "bfs", "--workers", 1, "--json")
         assert json.loads(run(main, "compare", out, *words).stdout)["counts"]["samples"] == found["samples"]
 
     def test_that_is_lost_with_a_manifest_has_the_remedy_that_makes_both(self, out):
-        (out / "plan.arrow").unlink()
-        (out / "validation/hbpack.json").unlink()
+        for folder in (out, home(out)):
+            (folder / "plan.arrow").unlink()
+        (home(out) / "validation/hbpack.json").unlink()
         report = json.loads(run(main, "verify", out, "--json").stdout)
         repairs = {damage["file"]: damage["repair"] for damage in report["damaged"]}
         assert repairs.keys() == {"plan.arrow", "validation/hbpack.json"}
@@ -195,22 +168,22 @@ class TestAPlan:
 
 class TestShardsThatAreMissing:
     def test_have_one_remedy(self, out, packed):
-        (out / "validation/hbpack.json").unlink()
-        remedy = f"hbpack write {out}"
-        assert f"validation: its shards are not written; run {remedy}\n" in run(main, "verify", out).stdout
-        assert f"Next: {remedy}" in run(main, "status", out).stdout
+        aside = home(out) / "validation"
+        (aside / "hbpack.json").unlink()
+        remedy = f"run hbpack write {out}\n"
+        assert f"validation/hbpack.json: it is missing or damaged; {remedy}" in run(main, "verify", out).stdout
+        missing = f"'{aside}' holds no packed data set (no hbpack.json); {remedy}"
+        done = run(main, "status", out)
+        assert (done.code, missing in done.stdout) == (1, True)
         done = run(main, "rebalance", out, "--gpus", 4)
-        assert (done.code, done.stderr) == (
-            1,
-            f"error: '{out / 'validation'}': its shards are not written; run {remedy}\n",
-        )
+        assert (done.code, done.stderr) == (2, f"error: {missing}")
         assert run(main, "verify", out, "--repair").code == 0
         assert tree(out) == tree(packed)
 
     def test_have_the_size_of_those_of_training(self, chats, pack, tmp_path):
         pack(tmp_path / "out", chats, "--validation", "10%", "--shard-size", "64KiB")
         before = tree(tmp_path / "out")
-        (tmp_path / "out/validation/hbpack.json").unlink()
+        (home(tmp_path / "out") / "validation/hbpack.json").unlink()
         assert run(main, "write", tmp_path / "out").code == 0
         assert tree(tmp_path / "out") == before
 
@@ -218,12 +191,6 @@ class TestShardsThatAreMissing:
 class TestOtherGpus:
     def test_are_for_both_sets_or_none(self, out, monkeypatch):
         before = tree(out)
-        with monkeypatch.context() as patch:
-            access = os.access
-            patch.setattr(os, "access", lambda path, mode: Path(path).name != "validation" and access(path, mode))
-            done = run(main, "rebalance", out, "--gpus", 4)
-            assert (done.code, "cannot be written to" in done.stderr) == (2, True)
-        assert tree(out) == before
         with monkeypatch.context() as patch:
             deal = rebalance._deal
             patch.setattr(
@@ -234,15 +201,10 @@ class TestOtherGpus:
                 ),
             )
             assert run(main, "rebalance", out, "--gpus", 4).code == 130
-        assert (out / "hbpack.json").read_bytes() == before["hbpack.json"]
+        assert {name for name, data in before.items() if tree(out)[name] != data} == set()
+        assert run(main, "verify", out).code == 0
         assert run(main, "rebalance", out, "--gpus", 4).code == 0
         assert run(main, "verify", out).code == 0
-
-    def test_leave_no_lock_of_a_killed_run(self, out):
-        assert run(main, "rebalance", out, "--gpus", 4).code == 0
-        (out / "validation/.hbpack.lock").touch()
-        assert run(main, "rebalance", out, "--gpus", 4).code == 0
-        assert not (out / "validation/.hbpack.lock").exists()
 
 
 def test_a_task_of_an_array_reports_a_set_that_is_gone(out):
@@ -253,11 +215,11 @@ def test_a_task_of_an_array_reports_a_set_that_is_gone(out):
 
 
 def test_tasks_of_an_array_mend_it_beside_a_complete_set(out, packed):
-    remove_folder(out / "validation/shards")
-    (out / "validation/hbpack.json").unlink()
+    remove_folder(home(out) / "validation/shards")
+    (home(out) / "validation/hbpack.json").unlink()
     for task in ("0/2", "1/2"):
         assert run(main, "write", out, "--shard", task, "--workers", 1).code == 0
-    assert tree(out / "validation") == tree(packed / "validation")
+    assert tree(out) == tree(packed)
 
 
 @pytest.mark.parametrize("command", [["rebalance", "--gpus", 4], ["write"]])
@@ -277,10 +239,11 @@ def test_reasons_of_a_failed_plan_go_with_the_next(chats, pack, tmp_path):
     assert not (out / "validation").exists()
 
 
-def test_reasons_go_with_the_shards_of_the_plan_before(out, chats, pack, tmp_path):
+def test_reasons_go_with_the_next_plan_and_the_set_before_stays(out, chats, pack, tmp_path):
     (tmp_path / "less.jsonl").write_text("".join(chats.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]))
     pack(out, tmp_path / "less.jsonl", "--groups", "64:1", "--overflow", "drop", "--validation", "1", code=1)
-    assert sorted(path.name for path in (out / "validation").iterdir()) == ["ranks", "rejected.jsonl", "shards"]
+    assert [path.name for path in (out / "validation").iterdir()] == ["rejected.jsonl"]
+    assert run(main, "verify", home(out)).code == 0
     pack(out, chats)
     assert not (out / "validation").exists()
 
