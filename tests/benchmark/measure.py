@@ -122,11 +122,8 @@ def num_cores() -> int:
 
 def folder_bytes(folder: Path) -> int:
     """Size of all files in a folder; a file of several names counts once."""
-    return sum(
-        {
-            found.st_ino: found.st_size for found in (path.stat() for path in folder.rglob("*") if path.is_file())
-        }.values()
-    )
+    found = (path.stat() for path in folder.rglob("*") if path.is_file())
+    return sum({each.st_ino: each.st_size for each in found}.values())
 
 
 class _MemorySampler(threading.Thread):
