@@ -235,7 +235,7 @@ class _Set(Output[Manifest]):
 
     def _is_whole(self, manifest: Manifest, engine: Engine, share: TaskShare) -> bool:
         """Whether every file of a task's share of the set is intact, after repairing the damaged ones if possible."""
-        files = [file for file in set_files(manifest) if file.kind != "rejected"]
+        files = [file for file in set_files(self.home, manifest) if file.kind != "rejected"]
         files = share.task.share(files, [file.likely_bytes for file in files])
         with progress_bar("Checking") as progress:
             damaged = find_damaged(self.home, files, engine, progress)
@@ -248,7 +248,7 @@ class _Set(Output[Manifest]):
             warn(f"{str(self.home / path)!r} is damaged ({why})")
         if len(damaged) > _MOST_WARNINGS:
             warn(f"and {counted(len(damaged) - _MOST_WARNINGS, 'other damaged file')}; hbpack verify lists them all")
-        if any(file.kind == "shard" for file in files if file.path in damaged):
+        if any(file.kind in ("shard", "tokens") for file in files if file.path in damaged):
             self._check_tokens(engine, share)
         take_plan(self.folder, self.home)
         if not repair(self.home, manifest, self._header, damaged, engine):
@@ -262,7 +262,7 @@ class _Set(Output[Manifest]):
         The fingerprint does not cover these names. `rejected.jsonl`, which has them too, is taken from the plan.
         """
         home, store = self.home, self._store
-        rejected = next((file for file in set_files(manifest) if file.kind == "rejected"), None)
+        rejected = next((file for file in set_files(home, manifest) if file.kind == "rejected"), None)
         index = intact_or_none(read_index, store)  # Without it, no name can have changed.
         if index is None or index.fingerprint != self._header.store_fingerprint:
             if rejected and (why := describe_damage(home, rejected)):

@@ -21,7 +21,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns, Lists, dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
-from packer_cli.format.constants import PACKS_PER_BATCH, STORE_COPY
+from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ragged import expand, offsets_of
@@ -29,7 +29,6 @@ from packer_cli.format.schema import TOKEN_COLUMNS, RowColumns
 from packer_cli.format.shards import ShardFile
 from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.local import local_file, map_file
-from packer_cli.tokens.index import read_index
 from packer_cli.tokens.store import TokenStore, open_store
 
 Int64Array = NDArray[np.int64]
@@ -188,7 +187,7 @@ def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Coll
         lambda part: find_damage(folder / part.path, part.num_bytes, part.xxh3), parts, sizes
     ):
         raise FormatError(f"token store part {str(folder / part.path)!r} is damaged ({why}); run hbpack pack again")
-    store = open_store(folder / os.path.dirname(manifest.tokens[0].path), read_index(folder, STORE_COPY))
+    store = open_store(folder / os.path.dirname(manifest.tokens[0].path))
     store.fetch_parts()
     return store
 

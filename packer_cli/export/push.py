@@ -108,7 +108,7 @@ def push_export(options: PushOptions, folder: Path, manifest: Manifest, listing:
 
 def _intact(folder: Path, engine: Engine, progress: Progress) -> list[str]:
     """Check a set's files, and return their paths, the manifest's first. Price: reading all of them once."""
-    files = [*set_files(read_manifest(folder))]
+    files = [*set_files(folder, read_manifest(folder))]
     for path, why in find_damaged(folder, files, engine, progress).items():
         raise FormatError(
             f"{str(folder / path)!r}: {why}; hbpack verify {shlex.quote(str(plan_base(folder)))} says how to repair it"

@@ -228,6 +228,7 @@ class SetWriter:
         if self._options.index_only:
             for part in self._index.parts:
                 link_file(self._store / part.path, self._folder / TOKENS / part.path)
+            self._index.write(self._folder / TOKENS)
         remove_temporaries(self._folder)
         for path in self._folder.glob("ranks/rebalanced-*"):
             remove_folder(path)

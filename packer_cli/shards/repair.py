@@ -16,12 +16,13 @@ import pyarrow as pa
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError
-from packer_cli.files import intact_or_none
+from packer_cli.files import intact_or_none, link_file
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import FileInfo, Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import find_foreign, iterations_path
+from packer_cli.format.versions import plan_base
 from packer_cli.plan.core.types import Plan
 from packer_cli.remote.local import open_source
 from packer_cli.shards.own_store import open_own_store, store_of
@@ -54,7 +55,7 @@ class SetFile:
 
     path: str
     kind: str
-    """`shard`, `iterations`, `rank`, `schedules`, `plan` or `rejected`."""
+    """`shard`, `iterations`, `rank`, `schedules`, `plan`, `rejected` or `tokens`."""
     xxh3: str
     num_bytes: int | None = None
     fingerprint: str | None = None
@@ -63,8 +64,8 @@ class SetFile:
     """For progress."""
 
 
-def set_files(manifest: Manifest) -> Iterator[SetFile]:
-    """Yield every file of the set besides `hbpack.json` and the token store."""
+def set_files(folder: Path, manifest: Manifest) -> Iterator[SetFile]:
+    """Yield every file of the set in a folder besides `hbpack.json` and what is one with the token store."""
 
     def listed(kind: str, info: FileInfo, fingerprint: str | None = None) -> SetFile:
         size = info.num_bytes
@@ -81,9 +82,19 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
     yield listed("plan", manifest.plan)
     if manifest.rejected is not None:
         yield listed("rejected", manifest.rejected)
+    for part in manifest.tokens:
+        if not _is_same(folder / part.path, plan_base(folder) / part.path):
+            yield listed("tokens", part)
     for generation in manifest.generations:
         if generation.schedules is not None:
             yield listed("schedules", generation.schedules)
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
 
 def find_damaged(
@@ -121,12 +132,15 @@ def repair(folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collec
     Raises:
         InputError, FormatError: the plan or the token store, which they are made from, is damaged or gone.
     """
-    files = [file for file in set_files(manifest) if file.path in damaged]
+    files = [file for file in set_files(folder, manifest) if file.path in damaged]
     if any(file.kind == "schedules" for file in files):
         return False  # Nothing else holds them: the change of the number of GPUs has to be made again.
     plan, piece_loss = planned = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
         write_plan(folder / manifest.plan.path, plan, piece_loss, header)
+    for file in files:
+        if file.kind == "tokens":
+            link_file(plan_base(folder) / file.path, folder / file.path)
     tasks = [task for task in shard_tasks(manifest) if task.name in damaged]
     if tasks:
         writer = ShardWriter(

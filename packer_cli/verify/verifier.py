@@ -133,7 +133,7 @@ class Verifier:
 
     def check_files(self, progress: Progress | None = None) -> None:
         """Check that every file has its checksum and is this set's. Price: reading all of them once."""
-        files = list(repair.set_files(self._manifest))
+        files = list(repair.set_files(self._folder, self._manifest))
         found = repair.find_damaged(self._folder, files, self._engine, progress)
         kinds = {file.path: file.kind for file in files}
         has_plan = self._manifest.plan.path not in found

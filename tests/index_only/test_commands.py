@@ -76,6 +76,28 @@ def test_verify_finds_what_is_damaged_and_write_repairs_it(own, indexed):
     assert "tokens/tokens.json" in done.stdout + done.stderr
 
 
+def test_tokens_that_training_reads_are_verified_and_repaired(own, indexed, repo):
+    """A part that only the version has, and then the one file of both."""
+    store = store_parts(own)[0]
+    part = home(own) / store.relative_to(own)
+    for path, repair in (
+        (part, lambda: run(main, "write", own)),
+        (store, lambda: pack(repo, own, "--index-only")),
+    ):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        done = run(main, "verify", own)
+        assert (done.code, f"tokens/{part.name}: its checksum is " in done.stdout) == (1, True)
+        assert repair().code == 0
+        assert part.samefile(store)
+        assert tree(own) == tree(indexed)
+
+
+def test_a_copy_of_a_version_is_a_set(own, tmp_path):
+    assert run(main, "verify", home(own).rename(tmp_path / "copy")).code == 0
+
+
 def test_an_export_of_a_damaged_token_store(own, tmp_path):
     part = home(own) / store_parts(own)[0].relative_to(own)
     size = part.stat().st_size
