@@ -25,6 +25,8 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
+import torch.distributed as dist
+from torch.utils.data import get_worker_info
 
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.format.checksums import find_damage, inside, require_damage
@@ -148,7 +150,7 @@ def open_set(
     else:
         root, cache = Path(path), None
     try:
-        root = set_at(root)
+        root = _choose_version(root)
     except InputError as error:
         raise FormatError(str(error)) from None
     storage = Storage(root, verify, cache)
@@ -173,6 +175,33 @@ def open_set(
             "it again with hbpack write --no-index-only"
         )
     return storage, manifest
+
+
+def _choose_version(path: Path) -> Path:
+    """Find the folder with the files of the set that a path names: of the same version in all processes of a run.
+
+    The first process that opens a set notes its version in the store of torch.distributed, where the others find it;
+    nobody waits. A worker of a DataLoader asks nobody: a forked one shares its parent's connection to the store.
+
+    Raises:
+        FormatError: the version that another process reads is not there for this one.
+        InputError: the set has no such version.
+    """
+    found = set_at(path)
+    if found == path:  # OUT/current will lead elsewhere.
+        return path.resolve() if isinstance(path, Path) and path.is_symlink() else path
+    version = found if found.parent == path else found.parent  # Which has the validation set.
+    is_current = path in (version.parent, version.parent / found.name)
+    if not is_current or not dist.is_available() or not dist.is_initialized() or get_worker_info() is not None:
+        return found
+    store = dist.distributed_c10d._get_default_store()
+    name = store.compare_set(f"hbpack/{version.parent}", "", version.name).decode()
+    agreed = version.with_name(name) / found.relative_to(version)
+    if name != version.name and not (agreed / MANIFEST_NAME).exists():
+        raise FormatError(
+            f"{str(agreed)!r}, which other processes of the run read, is not here: give all the same files"
+        )
+    return agreed
 
 
 def choose_pad_token(manifest: Manifest, pad_token_id: int | None) -> int:
