@@ -19,7 +19,7 @@ STORE_COPY = "store.json"
 """File in a version: the index of the token store as it was then."""
 CURRENT = "current"
 """On local disks, the link to the current version."""
-STATE_VERSION = 2
+STATE_VERSION = 3
 """Version of the state that the loader saves and `hbpack rebalance` reads."""
 PACKS_PER_BATCH = 16
 """Rows of each record batch of a shard but the last."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from packer_cli.errors import FormatError
 from packer_cli.format.constants import STATE_VERSION
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class LoaderState:
 
     fingerprint: str
     """Fingerprint of the set, or of its generation."""
+    planned_fingerprint: str
+    """Fingerprint of the set as it was planned, which names the folder of its version."""
     epoch: int
     iteration: int
     """The first iteration that was not used."""
@@ -109,24 +112,24 @@ def parse_state(value: Any, name: str) -> LoaderState:
         name: for messages.
 
     Raises:
-        ValueError: it is no state, or one of another version, or it was changed.
+        FormatError: it is no state, or one of another version, or it was changed.
     """
     if not isinstance(value, dict) or "version" not in value:
-        raise ValueError(f"{name} is not what state_dict() of a PackedDataset gives; save that, in a file as JSON")
+        raise FormatError(f"{name} is not what state_dict() of a PackedDataset gives; save that, in a file as JSON")
     version = value["version"]
     if version != STATE_VERSION:
-        raise ValueError(
+        raise FormatError(
             f"{name} has version {version!r}; this release reads version {STATE_VERSION}; resume with the release "
             "that saved it, or start from the first step of a set that you pack again"
         )
     known: dict[str, Any] = {item.name: value.get(item.name) for item in fields(LoaderState)}
-    wrong = [] if isinstance(known["fingerprint"], str) else ["fingerprint"]
+    wrong = [key for key in ("fingerprint", "planned_fingerprint") if not isinstance(known[key], str)]
     wrong += [key for key in ("epoch", "iteration", "step") if type(known[key]) is not int or known[key] < 0]
     if wrong:
-        raise ValueError(f"{name} has no valid {', '.join(wrong)}; it was changed, use another one")
+        raise FormatError(f"{name} has no valid {', '.join(wrong)}; it was changed, use another one")
     state = LoaderState(**known)
     if state.epoch > MAX_EPOCH:
-        raise ValueError(
+        raise FormatError(
             f"{name} is of epoch {state.epoch}, and the last is {MAX_EPOCH}; it was changed, use another one"
         )
     return state

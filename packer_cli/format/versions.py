@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer_cli.errors import InputError
+from packer_cli.errors import FormatError, InputError
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, VALIDATION, VERSIONS_NAME
 from packer_cli.format.records import read_record
@@ -108,6 +109,32 @@ def numbered(path: Path) -> tuple[Path, int] | None:
     """Return the set's folder and the version's number of a name such as `SET@3`; None for other names."""
     match = _NUMBERED.fullmatch(path.name)
     return None if match is None else (path.with_name(match[1]), int(match[2]))
+
+
+def version_beside(folder: Path, fingerprint: str, path: object) -> str | None:
+    """Name another version of a set, for a loader's state, as SET@3; None if the set has and had none like that.
+
+    Args:
+        folder: of the version that is read.
+        fingerprint: of the state's version, as it was planned.
+        path: given for the set; one that names a version is no place to look for others.
+
+    Raises:
+        FormatError: the version was removed, or another one was named.
+    """
+    root, numbers = folder.parent, list[int]()
+    if folder.name == fingerprint or not _VERSION.fullmatch(folder.name):  # A copy, or a validation set.
+        return None
+    with suppress(InputError):
+        numbers = [each.number for each in read_versions(root) if each.folder == fingerprint]
+    name = f"{root}@{numbers[-1]}" if numbers else str(root / fingerprint)
+    if not (root / fingerprint / MANIFEST_NAME).exists():
+        if not numbers:
+            return None
+        raise FormatError(f"{name!r}, the version of the loader state, was removed; see hbpack versions {root}")
+    if str(root) != str(path).rstrip("/"):
+        raise FormatError(f"the loader state is of {name!r}, and {str(path)!r} is another version: open {name!r}")
+    return name
 
 
 def kept(root: Path, versions: Sequence[Version]) -> list[Version]:

@@ -11,10 +11,12 @@ from typing import Any, Literal, get_args
 
 from torch.utils.data import Dataset
 
-from packer_cli.format.constants import Mask
+from packer_cli.errors import ConfigError
+from packer_cli.format.constants import VALIDATION, Mask
 from packer_cli.format.epochs import parse_state
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRows
+from packer_cli.format.versions import version_beside
 from packer_cli.loader import options
 from packer_cli.loader.build_batch import SP_SHARDINGS, PadTo, SPSharding
 from packer_cli.loader.formats import FORMATS
@@ -82,13 +84,14 @@ class PackedDataset(Dataset[Any]):
     which batches were used. To resume, call ``ds.load_state_dict(state)`` and, only for the rest of that epoch, give
     ``sampler=ds.remaining()`` to the DataLoader. Without a loader, ``for batch in ds`` continues by itself. A
     StatefulDataLoader that is restored by its own state needs ``sampler=ds.sampler()``; see docs/resume.md. Loading
-    the state of a finished epoch goes to the start of the next. A state fits every rank.
+    the state of a finished epoch goes to the start of the next. A state fits every rank, and names its version of the
+    set, which the data set then reads. Without a state, all processes of torch.distributed read one version.
 
     Epochs after the last one written repeat the rows of epoch 0, with whole steps in another seeded order.
 
     Args:
-        path: the folder that `hbpack pack` wrote, or a copy of it: `s3://bucket/out`, or any other URL of fsspec. A
-            local folder is memory-mapped; a remote set is read through a cache on this node (docs/loader.md).
+        path: the folder that `hbpack pack` wrote, a copy, `OUT@3` for a version, or any URL of fsspec. A local folder
+            is memory-mapped; a remote set is read through a cache on this node (docs/loader.md).
         rank: this process, 0 to world_size - 1.
         world_size: must be the number of GPUs for which the set was planned.
         epoch: epoch to start with; None: the set's first, which is 0 unless it was rebalanced later.
@@ -160,6 +163,7 @@ class PackedDataset(Dataset[Any]):
         prefetch: int = 2,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name not in ("self", "path", "epoch")}
         self.format = format
         if format not in FORMATS:
             raise ValueError(FORMATS.unknown(format))
@@ -178,6 +182,8 @@ class PackedDataset(Dataset[Any]):
         self._storage, manifest = open_set(
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
         )
+        self.folder = str(self._storage.root)
+        """Folder or URL with the files of the version that is read."""
         self._manifest, name = manifest, repr(str(self.path))
         self._lockstep = options.check_lockstep(lockstep, manifest, name)
         self.rank, self.world_size = options.check_rank(rank, world_size, manifest, name)
@@ -214,7 +220,10 @@ class PackedDataset(Dataset[Any]):
         options.require_pairs(self._manifest, repr(str(self.path)), is_weighted=self._is_weighted)
 
     def require_held_out(self, training: PackedDataset) -> None:
-        """Raise ConfigError if `training` has samples of this validation set, for evaluation."""
+        """Raise ConfigError if `training` has samples of this validation set, which goes to its version before."""
+        own = f"{training.folder}/{VALIDATION}"
+        if str(self.path) == f"{training.path}/{VALIDATION}" and self.folder != own:
+            self._become(PackedDataset(own, **self._given))
         options.require_held_out(self._manifest, training._manifest, repr(str(self.path)))
 
     @property
@@ -235,10 +244,12 @@ class PackedDataset(Dataset[Any]):
     @property
     def num_steps(self) -> int:
         """Optimizer steps of the epoch, the same on every rank."""
+        self._place.is_counted = True
         return self._place.rows.num_steps
 
     def steps_of(self, epoch: int) -> int:
         """Count the optimizer steps of any epoch, without going there. Raises ConfigError if the set lacks it."""
+        self._place.is_counted = True
         entry, _ = self._manifest.generation.find_epoch(epoch)
         return entry.first_step + entry.num_steps
 
@@ -250,6 +261,7 @@ class PackedDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         """Count the iterations of the epoch, the same on every rank."""
+        self._place.is_counted = True
         return len(self._place.rows)
 
     def __getitem__(self, i: int) -> Any:
@@ -258,6 +270,7 @@ class PackedDataset(Dataset[Any]):
         Raises FormatError if a shard is damaged, and RuntimeError if a state was loaded that is past the iteration.
         """
         rows = self._place.rows
+        self._place.require(rows.epoch, self._manifest)
         i = operator.index(i)
         num_iterations = len(rows)
         if i < 0:
@@ -280,18 +293,17 @@ class PackedDataset(Dataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Iterate from `position`, or from 0 if at the end, to the end of the epoch; moves `position`."""
         position = self.position
-        return self.iter_from(position if position < len(self) else 0)
+        return self.iter_from(position if position < len(self._place.rows) else 0)
 
     def iter_from(self, i: int) -> Iterator[Any]:
         """Iterate from iteration `i` to the end of the epoch; moves `position`."""
-        i, self._place.unused = options.as_integer("iteration", i, least=0, most=len(self)), 0
+        i, self._place.unused = options.as_integer("iteration", i, least=0, most=len(self._place.rows)), 0
         return self._iterate(i)
 
     def _iterate(self, i: int) -> Iterator[Any]:
-        epoch = self.epoch
-        while i < len(self):
-            if self.epoch != epoch:
-                raise RuntimeError(f"epoch {self.epoch} was set while iterating over epoch {epoch}: iterate again")
+        epoch, manifest = self.epoch, self._manifest
+        while i < len(self._place.rows):
+            self._place.require(epoch, manifest)
             batch = self[i]
             i += 1
             # Before the yield, so that a state saved while the batch is in use begins with the next one.
@@ -301,12 +313,12 @@ class PackedDataset(Dataset[Any]):
     def remaining(self) -> range:
         """Return the iterations from `position` to the end, as `sampler` of a plain DataLoader that resumes."""
         position, self._place.unused = self.position, 0
-        return range(position, len(self))
+        return range(position, len(self._place.rows))
 
     def sampler(self) -> PackedSampler:
         """Make the `sampler` of a StatefulDataLoader that saves its own state: whole epochs, or the rest of one."""
         self._place.unused = 0
-        return PackedSampler(self._place, repr(str(self.path)))
+        return PackedSampler(self._place, self._read_state)
 
     def step_of(self, i: int) -> int:
         """Return the optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
@@ -318,7 +330,7 @@ class PackedDataset(Dataset[Any]):
 
         None if the set was planned without a model of the GPUs (`hbpack pack --model M --gpu G`, or `--profile P`).
         """
-        i = options.as_integer("iteration", i, least=0, most=len(self) - 1)
+        i = options.as_integer("iteration", i, least=0, most=len(self._place.rows) - 1)
         seconds = self._place.rows.columns.get("step_seconds")
         return None if seconds is None else float(seconds[self._place.rows.firsts[i]])
 
@@ -330,21 +342,16 @@ class PackedDataset(Dataset[Any]):
         self._place.set_epoch(epoch)
 
     def state_dict(self, iteration: int | None = None) -> dict[str, Any]:
-        """Return where to resume: version, fingerprint, epoch, iteration, step. The same on every rank.
+        """Return where to resume, the same on every rank.
 
-        `iteration` is the first one not yet used, ``batch["iteration"] + 1``; None is the one after the last that this
-        object returned, which is only right without workers.
-        """
+        `iteration` is the first one not yet used, ``batch["iteration"] + 1``; None: the one after the last that this
+        object returned, which is only right without workers."""
         rows = self._place.rows
         i = self._place.next if iteration is None else iteration
         return self._place.state(rows, options.as_integer("iteration", i, least=0, most=len(rows)))
 
     def begins_at(self, state: dict[str, Any]) -> bool:
-        """Whether this set was rebalanced where the run of `state` stopped: then it begins there, and loads no state.
-
-        Raises:
-            ValueError: it is no state.
-        """
+        """Whether this set was rebalanced where the run of `state` stopped: then it begins there, and loads none."""
         return begins_at(parse_state(state, "the loader state"), self._manifest)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -352,14 +359,35 @@ class PackedDataset(Dataset[Any]):
         until you call `remaining`, `sampler` or `iter_from`, iterate, or go to another epoch.
 
         Raises:
-            FormatError: the state is of another packed set or version, or does not fit.
-            ConfigError: a StatefulDataLoader without `sampler` loads it.
+            FormatError: the state is of another packed set, or of a version that was removed, or does not fit.
+            ConfigError: a StatefulDataLoader without `sampler` loads it, or lengths of another version were asked for.
         """
-        epoch, iteration, is_over = read_state(state, self._manifest, repr(str(self.path)))
+        epoch, iteration, is_over = self._read_state(state, keeps_epoch=False)
         if not is_left_to_sampler(self._place):
             self.set_epoch(epoch + 1 if is_over else epoch)
             self._place.resume_at(0 if is_over else iteration)
             self._place.unused = self._place.position
+
+    def _read_state(self, state: Any, *, keeps_epoch: bool = True) -> tuple[int, int, bool]:
+        """Read a state, see `read_state`, and go to its version, in the current epoch or in the state's."""
+        found = parse_state(state, "the loader state")
+        name = version_beside(self._storage.root, found.planned_fingerprint, self.path)
+        epoch = self.epoch if keeps_epoch else found.epoch
+        other = self if name is None else PackedDataset(name, epoch=epoch, **self._given)
+        result = read_state(found, other._manifest, repr(str(other.path)))
+        if other is not self:
+            lengths = [[(of.num_steps, of.num_iterations) for of in each._manifest.epochs] for each in (self, other)]
+            if self._place.is_counted and lengths[0] != lengths[1]:
+                raise ConfigError(
+                    f"the loader state is of {name!r}, and the lengths of another version were used: open {name!r}"
+                )
+            self._become(other)
+        return result
+
+    def _become(self, other: PackedDataset) -> None:
+        """Read another version from now on, as do this object's samplers."""
+        self._place.move(other._place)
+        self.__dict__.update(other.__dict__ | {"path": self.path, "_place": self._place})
 
     def close(self) -> None:
         """Close the files, and wait for a shard that is being fetched; reading opens files again.

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, get_worker_info
 from torch.utils.data.dataloader import _DatasetKind
 
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.entries import Generation
-from packer_cli.format.epochs import MAX_EPOCH, LoaderState, parse_state
+from packer_cli.format.epochs import MAX_EPOCH, LoaderState
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import RankRows, read_rank_rows
 from packer_cli.loader.options import as_integer
@@ -42,11 +42,14 @@ class Place:
         self.manifest = manifest
         self._rank = rank
         # In shared memory, so that set_epoch reaches persistent workers.
-        self._shared_epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._shared_epoch = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._epoch_view = self._shared_epoch.numpy()
-        self._epoch_view[0] = as_integer("epoch", epoch, least=0, most=MAX_EPOCH)
+        self._epoch_view[:] = as_integer("epoch", epoch, least=0, most=MAX_EPOCH), 0
         self.has_sampler = False
         """Whether a `PackedSampler` was iterated, so that a StatefulDataLoader may be restored."""
+        self._num_moves = 0
+        self.is_counted = False
+        """Whether anyone has asked for the length of an epoch."""
         self._begin()
         self._loaded = self._read(self.epoch)
 
@@ -60,6 +63,21 @@ class Place:
         self.unused = 0
         """The iteration of a loaded state from which nothing has gone on yet; 0: there is none."""
         self._num_passes = 0
+
+    def move(self, other: Place) -> None:
+        """Go to the place in another version; a worker alone, since the process that made it does so itself."""
+        self._storage, self.manifest, self._loaded = other._storage, other.manifest, other._loaded
+        self._begin()
+        self._num_moves += 1
+        if get_worker_info() is None:
+            self._epoch_view[:] = other.epoch, self._num_moves
+
+    def require(self, epoch: int, manifest: Manifest) -> None:
+        """Raise RuntimeError if someone iterates over this epoch or version, and another was gone to."""
+        if self.epoch != epoch:
+            raise RuntimeError(f"epoch {self.epoch} was set while iterating over epoch {epoch}: iterate again")
+        if self.manifest is not manifest or self._epoch_view.item(1) > self._num_moves:
+            raise RuntimeError("a state of another version was loaded while iterating: make the DataLoader again")
 
     def _read(self, epoch: int) -> RankRows:
         compares = self._storage.verify != "none"
@@ -98,8 +116,8 @@ class Place:
 
     def state(self, rows: RankRows, iteration: int) -> dict[str, Any]:
         """Make a state of the data set, at an iteration of these rows."""
-        fingerprint, step = self.manifest.fingerprint, rows.step_of(iteration)
-        return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=iteration, step=step).value()
+        names = {name: getattr(self.manifest, name) for name in ("fingerprint", "planned_fingerprint")}
+        return LoaderState(**names, epoch=rows.epoch, iteration=iteration, step=rows.step_of(iteration)).value()
 
     def begin_pass(self) -> None:
         """Count a new pass of a sampler; passes after those of `resume_at` cover the whole epoch."""
@@ -129,24 +147,29 @@ class PackedSampler(Sampler[int]):
     Created by `PackedDataset.sampler`. Its state is the data set's, after the iterations drawn in the newest pass.
     """
 
-    def __init__(self, place: Place, name: str) -> None:
-        self._place = place
-        self._name = name
+    def __init__(self, place: Place, read: Callable[[Any], tuple[int, int, bool]]) -> None:
+        """Begin at the place.
+
+        Args:
+            read: as `read_state`, of the data set, which goes to the version of the state.
+        """
+        self._place, self._read = place, read
         self._rows, self._next = place.rows, place.first
 
     def __len__(self) -> int:
         """Count the iterations of the whole epoch, even if fewer are left."""
+        self._place.is_counted = True
         return len(self._place.rows)
 
     def __iter__(self) -> Iterator[int]:
         """Begin a pass. Its start is fixed now, not at its first index, since torchdata may save it before."""
         self._place.has_sampler, self._place.unused = True, 0
         self._rows, self._next = self._place.rows, self._place.first
-        return self._draw(self._rows, self._next)
+        return self._draw(self._rows, self._next, self._place.manifest)
 
-    def _draw(self, rows: RankRows, begin: int) -> Iterator[int]:
+    def _draw(self, rows: RankRows, begin: int, manifest: Manifest) -> Iterator[int]:
         epoch = rows.epoch
-        self._require_epoch(epoch)
+        self._place.require(epoch, manifest)
         self._place.begin_pass()
         if begin and begin == len(rows):
             warnings.warn(
@@ -157,11 +180,7 @@ class PackedSampler(Sampler[int]):
         for i in range(begin, len(rows)):
             self._next = i + 1
             yield i
-            self._require_epoch(epoch)
-
-    def _require_epoch(self, epoch: int) -> None:
-        if self._place.epoch != epoch:
-            raise RuntimeError(f"epoch {self._place.epoch} was set while iterating over epoch {epoch}: iterate again")
+            self._place.require(epoch, manifest)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a state of the data set; torchdata calls this for each index that it draws for workers."""
@@ -176,7 +195,7 @@ class PackedSampler(Sampler[int]):
         """
         if state is None:
             raise FormatError(f"the loader's state was saved without sampler=ds.sampler(); {_WITHOUT_SAMPLER}")
-        epoch, iteration, is_over = read_state(state, self._place.manifest, self._name)
+        epoch, iteration, is_over = self._read(state)
         in_force = self._place.epoch
         if is_over and in_force == epoch + 1:
             iteration = 0
@@ -223,19 +242,15 @@ def _is_called_by_loader() -> bool:
     return is_called
 
 
-def read_state(state: Any, manifest: Manifest, name: str) -> tuple[int, int, bool]:
-    """Read (epoch, iteration, whether that is the end of the epoch) of a state.
+def read_state(found: LoaderState, manifest: Manifest, name: str) -> tuple[int, int, bool]:
+    """Return (epoch, iteration, whether that is the end of the epoch) of a state.
 
     Args:
         name: of the packed set, for messages.
 
     Raises:
-        FormatError: the state is of another packed set or version, or damaged.
+        FormatError: the state is of another packed set, or damaged.
     """
-    try:
-        found = parse_state(state, "the loader state")
-    except ValueError as error:
-        raise FormatError(str(error)) from None
     if found.fingerprint != manifest.fingerprint:
         raise _of_another_set(found, manifest, name)
     epoch, iteration = found.epoch, found.iteration

@@ -108,8 +108,9 @@ def test_the_state_is_small_and_fits_every_rank(packed: Any) -> None:
         states.append(state)
     assert states == [states[0]] * 4
     assert states[0] == {
-        "version": 2,
+        "version": 3,
         "fingerprint": "fp-0",
+        "planned_fingerprint": "fp-0",
         "epoch": 0,
         "iteration": 9,
         "step": packed.epochs[0][9][0],
@@ -164,7 +165,7 @@ def test_states_that_do_not_fit(packed: Any) -> None:
         f"the loader state belongs to the packed set fp-9, but {str(packed.path)!r} is fp-0: "
         "resume with the set with which the run began, or start over"
     )
-    for key in ("fingerprint", "epoch", "iteration", "step"):
+    for key in ("fingerprint", "planned_fingerprint", "epoch", "iteration", "step"):
         for wrong in ([], {"a": 1}, None, 1.5, True):
             assert message(**{key: wrong}) == (f"the loader state has no valid {key}; it was changed, use another one")
     for none in ({}, [], None, "state"):
@@ -174,7 +175,7 @@ def test_states_that_do_not_fit(packed: Any) -> None:
         ):
             ds.load_state_dict(none)
     assert message(version=1) == (
-        "the loader state has version 1; this release reads version 2; resume with the release that saved it, or "
+        "the loader state has version 1; this release reads version 3; resume with the release that saved it, or "
         "start from the first step of a set that you pack again"
     )
     assert message(epoch=2**31) == (

@@ -75,7 +75,8 @@ def main() -> None:
         manifest = json.loads((Path(arguments.path) / "hbpack.json").read_text())
         at = manifest["epochs"][0]["num_iterations"] // 2
         known = {"epoch": 0, "iteration": at, "step": at // STEP_ITERATIONS}
-        state = {"version": STATE_VERSION, "fingerprint": manifest["fingerprint"], **known}
+        names = dict.fromkeys(("fingerprint", "planned_fingerprint"), manifest["fingerprint"])
+        state = {"version": STATE_VERSION, **names, **known}
     start = time.perf_counter()
     dataset = PackedDataset(arguments.path, 0, 1, epoch=3 if arguments.where == "another epoch" else 0)
     if state is not None:
