@@ -30,7 +30,7 @@ from packer_cli.format.epochs import MAX_EPOCH, parse_state, repeat_order, state
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.format.schema import generation_path
-from packer_cli.format.versions import plan_base, set_at
+from packer_cli.format.versions import plan_base, set_at, version_beside
 from packer_cli.plan.build import check_rest, rest_of_epoch
 from packer_cli.plan.core.check import check_plan
 from packer_cli.plan.core.types import Int64Array, Plan, Schedule
@@ -228,6 +228,9 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
     known = {generation.fingerprint: generation for generation in manifest.generations}
     if stop.fingerprint in known:
         return known[stop.fingerprint]
+    other = stop.planned_fingerprint and version_beside(folder, stop.planned_fingerprint, folder.parent)
+    if other:
+        raise InputError(f"{stop.name} is of {other!r}, not of the current version; run hbpack restore {other} first")
     raise InputError(
         f"{stop.name} is of the packed set {stop.fingerprint}, and {str(plan_base(folder))!r} is and was "
         f"{', '.join(reversed(known))}; name the folder that the run read"
@@ -298,6 +301,8 @@ class Stop:
     """Name of the state or option that gave the place, for messages."""
     fingerprint: str | None = None
     """Generation that the run read; None for the one in force."""
+    planned_fingerprint: str | None = None
+    """Version that the run read."""
     epoch: int | None = None
     """Epoch in which the run stopped; None for the first of the generation."""
     step: int | None = None
@@ -322,6 +327,6 @@ def read_state(path: Path) -> Stop:
         raise InputError(f"{name} cannot be read: {error.strerror}; name a file that holds ds.state_dict()") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{name} is not JSON ({error}); save ds.state_dict() with json.dump") from None
-    except ValueError as error:
+    except FormatError as error:
         raise InputError(str(error)) from None
     return Stop(name=name, **asdict(state))
