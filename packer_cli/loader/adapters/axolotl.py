@@ -148,6 +148,7 @@ class HbpackPlugin(BasePlugin):
         class PackedAxolotlTrainer(packed(AxolotlTrainer)):  # type: ignore[misc]
             def __init__(self, *arguments: Any, data_collator: Any = None, **others: Any) -> None:
                 super().__init__(*arguments, **others)  # Axolotl always makes a collator.
+                self.packed_set.num_steps  # noqa: B018  (Axolotl has computed its schedule from them)
 
         return PackedAxolotlTrainer
 

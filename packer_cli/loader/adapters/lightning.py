@@ -111,6 +111,8 @@ class PackedDataModule(lightning.LightningDataModule):
         self._is_restored = self._resumes = True
         if not self.train_set.begins_at(self._after.data):
             self.train_set.load_state_dict(self._after.data)
+        if self.val_set is not None:
+            self.val_set.require_held_out(self.train_set)
 
     def _place(self) -> _Place:
         # Lightning asks for a step when it has trained the one before, or stops within one.

@@ -112,9 +112,9 @@ class PackedTrainer(_AnyTrainer):
         asked, args = args, trainer_arguments.adapted(args)
         self._options: Any = {"trees": trainer_arguments.tree_format(model, args), "needs_pairs": self.needs_pairs}
         self.packed_set = trainer_arguments.open_for_trainer("train_dataset", train_dataset, args, **self._options)
+        self._eval_sets = trainer_arguments.open_named(eval_dataset, args, self.packed_set, **self._options)
         if args.should_log:
             trainer_arguments.warn_of_tokenizer(others.get("processing_class"), self.packed_set.manifest["tokenizer"])
-        self._eval_sets = trainer_arguments.open_named(eval_dataset, args, self.packed_set, **self._options)
         callbacks = [*(others.pop("callbacks", None) or []), PackedDataState()]
         eval_of_class = None if eval_dataset is None else _nothing()
         others |= {"train_dataset": _nothing(), "eval_dataset": eval_of_class, "callbacks": callbacks}
@@ -123,11 +123,15 @@ class PackedTrainer(_AnyTrainer):
         if fsdp is not None and fsdp.fsdp_version != 2:
             raise ConfigError(f"FSDP {fsdp.fsdp_version} is not supported on packed rows; set fsdp_version to 2")
         run_packed_rows(self.model, gives_rewards=self.gives_rewards)
-        checkpoints = _checkpoints_all(asked, self.packed_set)
-        self._runner = self.runner_class(self, self.packed_set, *self._eval_sets.values(), checkpoint_all=checkpoints)
+        self._asked = asked
+        self._make_runner()
         self._start = self.place = self.packed_set.state_dict()
         self._num_trained, self._started = 0, time.perf_counter()
         self._unlogged: list[tuple[int, float | None]] = []  # Tokens and predicted seconds of steps.
+
+    def _make_runner(self) -> None:
+        checkpoints = _checkpoints_all(self._asked, self.packed_set)
+        self._runner = self.runner_class(self, self.packed_set, *self._eval_sets.values(), checkpoint_all=checkpoints)
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **others: Any) -> Any:
         """Train as the Trainer does; on a set rebalanced where the checkpoint stopped, train the steps left."""
@@ -135,6 +139,12 @@ class PackedTrainer(_AnyTrainer):
         self.data_state.first_epoch = self._start["epoch"]
         if resume_from_checkpoint:
             resume_from_checkpoint = self._go_to(resume_from_checkpoint)
+        before = self.packed_set.folder
+        self.packed_set.load_state_dict(self.place)
+        if self.packed_set.folder != before:  # Of another version, in which all may differ.
+            trainer_arguments.open_for_trainer("train_dataset", self.packed_set, self.args, **self._options)
+            trainer_arguments.open_named(self._eval_sets, self.args, self.packed_set, **self._options)
+            self._make_runner()
         self.data_state.data = self.place
         self._unlogged, self._started = [], time.perf_counter()
         return super().train(resume_from_checkpoint, *arguments, **others)

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -59,20 +58,20 @@ class ReferenceLogps:
 
     def __init__(self, trainer: Any, hash_module: Callable[[Any], str]) -> None:
         self._trainer, self._hash_module = trainer, hash_module
-        self._known: WeakKeyDictionary[PackedDataset, Columns | None] = WeakKeyDictionary()
-        """Columns of each set's log-probabilities; None: the set's own columns."""
+        self._known: dict[str, Columns | None] = {}
+        """Log-probabilities of each set, by the folder of its version; None: the set's own columns."""
         self._of_model: str | None = None
 
     def fill(self, dataset: PackedDataset, batch: Any) -> None:
         """Put them into a batch of a set, which `require` has seen."""
-        found = self._known[dataset]
+        found = self._known[dataset.folder]
         if found is None:
             return
         items = batch["item_ids"][::2].numpy()  # A pair has two branches.
         places = np.searchsorted(found["item_id"], items)
         if not np.array_equal(found["item_id"].take(places, mode="clip"), items):
             raise ConfigError(
-                f"the reference's log-probabilities of {dataset.path} lack some of its pairs; remove its folder "
+                f"the reference's log-probabilities of {dataset.folder} lack some of its pairs; remove its folder "
                 f"{REFERENCE_FOLDER}, and they are computed again"
             )
         for name in REFERENCE_VALUES:
@@ -84,7 +83,7 @@ class ReferenceLogps:
         Args:
             model: the reference, as it was before anything wrapped it; None: what the trainer has now.
         """
-        if dataset not in self._known:
+        if dataset.folder not in self._known:
             with _whole_epoch(dataset):
                 has_all = all(gather_object([_has_all(dataset)]))
             if not has_all:
@@ -92,7 +91,7 @@ class ReferenceLogps:
                 found = gather_object([_read_first(names) if self._trainer.args.process_index == 0 else None])[0]
                 if found is None:
                     return False
-            self._known[dataset] = None if has_all else found
+            self._known[dataset.folder] = None if has_all else found
         return True
 
     def require(self, dataset: PackedDataset) -> None:
@@ -112,7 +111,7 @@ class ReferenceLogps:
         found = {"item_id": items, **{name: values[first] for name, values in joined.items()}}
         if self._trainer.args.process_index == 0:
             _keep(names, found)
-        self._known[dataset] = found
+        self._known[dataset.folder] = found
 
     def _model(self) -> Any:
         trainer = self._trainer
@@ -168,8 +167,8 @@ class ReferenceLogps:
             decides = [fingerprint, self._of_model, trainer.ld_alpha, trainer.accelerator.mixed_precision]
         name = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:32] + ".arrow"
         folders = [default_cache_dir() / REFERENCE_FOLDER]
-        if not is_url(dataset.path) and os.access(dataset.path, os.W_OK | os.X_OK):
-            folders.insert(0, Path(dataset.path, REFERENCE_FOLDER))
+        if not is_url(dataset.path) and os.access(dataset.folder, os.W_OK | os.X_OK):
+            folders.insert(0, Path(dataset.folder, REFERENCE_FOLDER))
         return [folder / name for folder in folders]
 
 

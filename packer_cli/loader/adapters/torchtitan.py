@@ -86,7 +86,7 @@ class PackedDataLoader(BaseDataLoader):
         **kwargs: Any,
     ) -> None:
         del kwargs  # The tokenizer, and when to save.
-        layout, num_gpus = _read_layout(config)
+        layout, num_gpus = _read_layout(config, config.path)
         if dp_world_size * layout.num_gpus != num_gpus:
             degrees = {"context": layout.row_ranks, "tensor": layout.tp, "pipeline": layout.pp}
             options = [
@@ -116,7 +116,8 @@ class PackedDataLoader(BaseDataLoader):
         if not self._has_batch_dimension:
             name = "training.num_tokens_per_microbatch_per_dp_rank"
             settings = {name: num_tokens_per_batch, "training.max_context_length": max_context_length}
-        _check_lengths(self.dataset, settings, config.pad_to)
+        self._check = lambda: _check_set(self.dataset, layout, settings, config)
+        self._check()
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yield batches from the current place on, without end."""
@@ -134,15 +135,16 @@ class PackedDataLoader(BaseDataLoader):
         """Continue at a state's place, or for an empty one at the start. Refuses the state of another packed set."""
         if state_dict:
             self.dataset.load_state_dict(state_dict)
+            self._check()  # Of another version, perhaps.
 
     def close(self) -> None:
         """Close the files."""
         self.dataset.close()
 
 
-def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
+def _read_layout(config: PackedDataLoader.Config, path: str) -> tuple[Layout, int]:
     """Read the layout of the replicas, and the GPUs of the set."""
-    _, manifest = open_set(config.path)
+    _, manifest = open_set(path)
     if config.max_num_documents is not None and manifest.planned.mask != "causal":
         # A causal row is one document, padding included.
         most = max(group.most_samples for group in manifest.groups)
@@ -156,8 +158,12 @@ def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
     return layouts[0], manifest.num_gpus
 
 
-def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:
+def _check_set(dataset: PackedDataset, layout: Layout, settings: dict[str, int | None], config: Any) -> None:
     """Raise ConfigError if torchtitan's settings do not fit the rows; warn of parts of the plan that it ignores."""
+    if _read_layout(config, dataset.folder)[0] != layout:
+        raise ConfigError(
+            f"{dataset.folder!r} has other degrees than {str(dataset.path)!r} when the run began: name it"
+        )
     groups, epochs = dataset.manifest["groups"], dataset.manifest["epochs"]
     multiple = length_multiple("zigzag", groups[0]["sp_size"] * groups[0]["cp_size"]) * groups[0]["tp_size"]
     lengths = sorted({round_up(int(group["capacity"]), multiple) for group in groups})
@@ -168,7 +174,7 @@ def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_
                 f"{name} is {value}, but the longest rows of {str(dataset.path)!r} have {lengths[-1]} tokens: "
                 f"set it to {lengths[-1]}"
             )
-    if pad_to == "capacity" and len(lengths) > 1:
+    if config.pad_to == "capacity" and len(lengths) > 1:
         warnings.warn(
             f"rows have {' or '.join(map(str, lengths))} tokens, but CUDA graphs need one length: set "
             "--training.disable_cuda_graphs, or plan one group",

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from packer_cli.errors import ConfigError
 from packer_cli.format.loss_spans import spans_to_weights
 from packer_cli.format.ranks import locate_packs
+from packer_cli.format.versions import version_beside
 from packer_cli.loader.passes import write_positions
 from packer_cli.loader.storage import ShardReader, open_set
 
@@ -68,6 +69,17 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
     def __len__(self) -> int:
         """Return the number of packs."""
         return self._length
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the version that is read, for the state of a loader."""
+        return {"planned_fingerprint": self._shards.manifest.planned_fingerprint}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise ConfigError for a state of another version: verl has counted the rows of this one."""
+        planned, root = state["planned_fingerprint"], self._shards.storage.root
+        if planned != self._shards.manifest.planned_fingerprint:
+            other = version_beside(root, planned, root.parent) or f"the set {planned}"
+            raise ConfigError(f"the checkpoint is of {other}, and this is {root}: set data.train_files to {other}")
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         """Return a pack. Raises FormatError if its shard is damaged."""
