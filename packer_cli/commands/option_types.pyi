@@ -160,6 +160,8 @@ class WriteOptions(TypedDict, total=False):
     """Keep the token store, so that you can plan again without tokenizing."""
     index_only: bool | None
     """Leave the tokens in the token store, which takes half the space."""
+    keep: int | None
+    """Afterwards, remove all but the newest N versions, as `hbpack prune` does; by default all stay."""
 
 class PackOptions(WriteOptions, StorePlanOptions, TokenizeOptions, total=False):
     """Everything that decides the bytes of a packed data set, which the number of workers does not."""
