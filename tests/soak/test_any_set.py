@@ -15,7 +15,7 @@ import pytest
 from packer_cli.cli.main import main
 from tests.cli_runner import run
 from tests.naive.prefix_trees import make_tree
-from tests.reference import rank_rows, read_rows
+from tests.reference import home, rank_rows, read_rows
 
 WORDS = ["rain", "sun", "fog", "snow", "wind", "ice", "hail", "storm", "cloud", "frost", "dew", "mist"]
 STRATEGIES = ("balanced", "hbp", "naive", "longalign-packing")
@@ -161,6 +161,7 @@ def pieces_of(row: dict[str, Any]) -> list[tuple[int, Piece]]:
 
 
 def check_set(folder: Path, records: list[Record], overflow: str, gpus: int, epochs: int, *, shares: bool) -> None:
+    folder = home(folder)
     manifest = json.loads((folder / "hbpack.json").read_text())
     rejected = folder / "rejected.jsonl"
     left_out = {json.loads(line)["line"] for line in rejected.open()} if rejected.exists() else set()
