@@ -15,6 +15,7 @@ import pytest
 from packer_cli.cli.main import main
 from packer_cli.remote.path import RemotePath
 from tests.cli_runner import Done, run
+from tests.reference import home
 from tests.remote.conftest import bucket, running, s3, tree, upload  # noqa: F401 - fixtures of the S3 server
 
 
@@ -23,6 +24,13 @@ class Packed(NamedTuple):
     """A `Path` or a `RemotePath`."""
     words: list[object]
     """The command that writes it, but for --output."""
+    version: str
+    """Name of the only version's folder."""
+
+    @property
+    def home(self) -> Any:
+        """The folder of the version."""
+        return self.folder / self.version
 
 
 def hbpack(*arguments: object) -> Done:
@@ -43,13 +51,13 @@ def packed(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
     words += ["--groups", "128,512:2", "--gpus", 2, "--epochs", 2, "--overflow", "drop", "--shard-size", "65536"]
     folder = tmp_path_factory.mktemp("packed") / "out"
     assert hbpack(*words, "--output", folder).code == 0
-    return Packed(folder, words)
+    return Packed(folder, words, home(folder).name)
 
 
 @pytest.fixture
 def own(packed: Packed, tmp_path: Path) -> Packed:
     """A copy of it to do harm to."""
-    return Packed(Path(shutil.copytree(packed.folder, tmp_path / "out")), packed.words)
+    return packed._replace(folder=Path(shutil.copytree(packed.folder, tmp_path / "out", symlinks=True)))
 
 
 _numbers = itertools.count()
@@ -59,7 +67,7 @@ _numbers = itertools.count()
 def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
     """Copies a folder to where it is to be harmed: on disk, or behind a URL."""
     if request.param == "disk":
-        return lambda folder: Path(shutil.copytree(folder, tmp_path / "put"))
+        return lambda folder: Path(shutil.copytree(folder, tmp_path / "put", symlinks=True))
     root = request.getfixturevalue("bucket") if request.param == "s3" else RemotePath("memory://damage")
     monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
 
@@ -74,7 +82,7 @@ def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def anywhere(packed: Packed, put: Callable[[Path], Any]) -> Packed:
     """A copy of it to do harm to, in each of these places."""
-    return Packed(put(packed.folder), packed.words)
+    return packed._replace(folder=put(packed.folder))
 
 
 @pytest.fixture(scope="session")
@@ -86,15 +94,20 @@ def kinds() -> Callable[[Any], dict[str, list[Any]]]:
             "manifest": "hbpack.json",
             "plan": "plan.arrow",
             "rejected": "rejected.jsonl",
-            "shards": "shards/*/*.arrow",
-            "ranks": "ranks/epoch-*/*.arrow",
-            "rebalanced ranks": "ranks/rebalanced-*/*/*.arrow",
-            "schedules": "ranks/rebalanced-*/schedules.arrow",
+            "versions": "versions.jsonl",
+            "manifest of the version": "*/hbpack.json",
+            "plan of the version": "*/plan.arrow",
+            "rejected of the version": "*/rejected.jsonl",
+            "index of the version": "*/store.json",
+            "shards": "*/shards/*/*.arrow",
+            "ranks": "*/ranks/epoch-*/*.arrow",
+            "rebalanced ranks": "*/ranks/rebalanced-*/*/*.arrow",
+            "schedules": "*/ranks/rebalanced-*/schedules.arrow",
             "tokens": "tokens/part-*.arrow",
             "rejects of a part": "tokens/rejected-*.jsonl",
             "index": "tokens/tokens.json",
         }
-        names = sorted(tree(folder))
+        names = sorted(name for name in tree(folder) if not name.startswith("current/"))
         found = {kind: fnmatch.filter(names, pattern) for kind, pattern in patterns.items()}
         found["ranks"] = sorted({*found["ranks"]} - {*found["rebalanced ranks"]})
         assert sum(map(len, found.values())) == len(names)

@@ -13,7 +13,7 @@ from packer_cli.format.constants import FORMAT_VERSION
 from packer_cli.tokens.index import STORE_VERSION
 from packer_cli.version import __version__
 from tests.damage.conftest import Packed, hbpack
-from tests.reference import tree
+from tests.reference import current_tree, home, store_parts, tree
 
 
 def set_version(path: Path, version: int) -> None:
@@ -24,14 +24,15 @@ def set_version(path: Path, version: int) -> None:
 
 @pytest.fixture
 def earlier(own: Packed) -> Path:
-    set_version(own.folder / "hbpack.json", 1)
+    for folder in (own.folder, own.home):
+        set_version(folder / "hbpack.json", 1)
     set_version(own.folder / "tokens" / "tokens.json", 2)
     return own.folder
 
 
 def of_set(folder: Path) -> str:
     return (
-        f"{str(folder / 'hbpack.json')!r} has format version 1; hbpack {__version__} reads version "
+        f"{str(home(folder) / 'hbpack.json')!r} has format version 1; hbpack {__version__} reads version "
         f"{FORMAT_VERSION}; run hbpack pack again, or read the set with the release that wrote it"
     )
 
@@ -92,11 +93,14 @@ def test_a_killed_run_is_continued_by_its_own_version_alone(packed, tmp_path, mo
             patch.setattr("packer_cli.tokens.part.STORE_VERSION", STORE_VERSION - 1)
             patch.setattr("packer_cli.shards.manifest.FORMAT_VERSION", FORMAT_VERSION - 1)
         assert hbpack(*packed.words, "--output", out).code == 0
-    (out / "hbpack.json").unlink()
+    own = home(out)
+    for path in (own / "hbpack.json", out / "hbpack.json", out / "versions.jsonl", out / "current"):
+        path.unlink()
     (out / "tokens" / "tokens.json").unlink()
-    parts = [*out.glob("tokens/part-*.arrow"), *out.glob("shards/*/*.arrow")]
+    parts = [*out.glob("tokens/part-*.arrow"), *own.glob("shards/*/*.arrow")]
     written = {path: path.stat().st_ino for path in parts}
     assert hbpack(*packed.words, "--output", out).code == 0
-    kept = [path for path, inode in written.items() if path.exists() and path.stat().st_ino == inode]
+    there = {*store_parts(out), *home(out).glob("shards/*/*.arrow")}
+    kept = [path for path, inode in written.items() if path in there and path.stat().st_ino == inode]
     assert kept == ([] if is_earlier else parts)
-    assert tree(out) == tree(packed.folder)
+    assert current_tree(out) == current_tree(packed.folder)

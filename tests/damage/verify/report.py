@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.damage.conftest import hbpack
+from tests.reference import home
 
 RANK = "ranks/epoch-000/rank-00000.arrow"
 
@@ -23,7 +24,8 @@ def damaged(folder: Path, *options: str) -> dict[str, str]:
 
 
 def shard_of(folder: Path, number: int = 0) -> str:
-    return sorted(folder.glob("shards/*/*.arrow"))[number].relative_to(folder).as_posix()
+    own = home(folder)
+    return sorted(own.glob("shards/*/*.arrow"))[number].relative_to(own).as_posix()
 
 
 def flip(path: Path) -> None:

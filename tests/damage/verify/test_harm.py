@@ -9,7 +9,7 @@ import pytest
 
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, damaged, flip, shard_of, verify
-from tests.reference import store_parts
+from tests.reference import home, store_parts
 from tests.remote.conftest import tree
 
 NAMES = (
@@ -85,7 +85,7 @@ def test_without_tokens_pack_repairs_what_write_cannot(packed: Packed, tmp_path:
     whole = tree(folder)
     write, pack = f"hbpack write {folder}", "the same hbpack pack again"
     for name, repair in ((RANK, write), (shard_of(folder), pack), ("rejected.jsonl", pack), ("hbpack.json", pack)):
-        flip(folder / name)
+        flip(home(folder) / name)
         assert [(damage["file"], damage["repair"]) for damage in verify(folder)["damaged"]] == [(name, repair)]
         assert (hbpack("write", folder).code == 0) == (repair == write)
         if repair == pack:
@@ -104,7 +104,7 @@ def test_a_plan_elsewhere_and_other_gpus(own: Packed, tmp_path: Path) -> None:
     whole = tree(folder)
     rank = "ranks/rebalanced-001/epoch-000/rank-00001.arrow"
     for name in (rank, "ranks/epoch-000/rank-00003.arrow", "ranks/rebalanced-001/schedules.arrow"):
-        flip(folder / name)
+        flip(home(folder) / name)
         assert set(damaged(folder)) == {name}
         if name.endswith("schedules.arrow"):
             break
@@ -118,11 +118,11 @@ def test_a_plan_elsewhere_and_other_gpus(own: Packed, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["shards", "ranks", "ranks/epoch-001"])
 def test_nothing_is_written_through_a_link_to_another_set(own: Packed, others: Path, name: str) -> None:
-    before, path = tree(others), own.folder / name
+    before, path = tree(others), own.home / name
     shutil.rmtree(path)
-    path.symlink_to(others / name)
+    path.symlink_to(home(others) / name)
     message = (
-        f"error: output folder {str(own.folder)!r}: {str(path)!r} is a link to {str(others / name)!r}; "
+        f"error: output folder {str(own.folder)!r}: {str(path)!r} is a link to {str(home(others) / name)!r}; "
         "remove the link, or name another folder\n"
     )
     for words in (["write", own.folder], [*own.words, "--output", own.folder], ["rebalance", own.folder, "--gpus", 4]):
@@ -136,11 +136,11 @@ def test_nothing_is_written_through_a_link_to_another_set(own: Packed, others: P
 
 def test_a_file_that_is_a_link_to_another_sets_is_replaced(own: Packed, others: Path) -> None:
     before, whole, name = tree(others), tree(own.folder), shard_of(own.folder)
-    path = own.folder / name
+    path = own.home / name
     path.unlink()
-    path.symlink_to(others / name)
+    path.symlink_to(home(others) / name)
     assert damaged(own.folder) == {
-        name: f"{str(path)!r} is a link to {str(others / name)!r}, outside the set's folder; copy the file"
+        name: f"{str(path)!r} is a link to {str(home(others) / name)!r}, outside the set's folder; copy the file"
     }
     assert hbpack("write", own.folder).code == 0
     assert not path.is_symlink()

@@ -9,7 +9,7 @@ from pathlib import Path
 from packer_cli.sizes import counted
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, damaged, flip, shard_of, verify
-from tests.reference import tree
+from tests.reference import home, tree
 
 
 def test_a_sound_set(packed: Packed) -> None:
@@ -29,7 +29,7 @@ def test_a_sound_set(packed: Packed) -> None:
 
 def test_the_command_that_repairs_can_be_pasted(own: Packed, tmp_path: Path) -> None:
     folder = own.folder.rename(tmp_path / "my set")
-    flip(folder / RANK)
+    flip(home(folder) / RANK)
     repairs = [damage["repair"] for damage in verify(folder)["damaged"]]
     assert repairs == [f"hbpack write '{folder}'"]
 
@@ -43,11 +43,11 @@ def test_what_is_no_set(tmp_path: Path) -> None:
 def test_every_damaged_file_is_listed_with_what_repairs_it(own: Packed) -> None:
     whole = tree(own.folder)
     short, copy, gone = shard_of(own.folder, 0), shard_of(own.folder, 1), "ranks/epoch-001/rank-00000.arrow"
-    size = (own.folder / short).stat().st_size
-    shutil.copy(own.folder / short, own.folder / copy)
-    (own.folder / short).write_bytes((own.folder / short).read_bytes()[:-1])
-    (own.folder / gone).unlink()
-    shutil.copy(own.folder / "ranks/epoch-001/rank-00001.arrow", own.folder / RANK)
+    size = (own.home / short).stat().st_size
+    shutil.copy(own.home / short, own.home / copy)
+    (own.home / short).write_bytes((own.home / short).read_bytes()[:-1])
+    (own.home / gone).unlink()
+    shutil.copy(own.home / "ranks/epoch-001/rank-00001.arrow", own.home / RANK)
     done = hbpack("verify", own.folder)
     found = damaged(own.folder)
     assert found == {
@@ -83,7 +83,7 @@ def test_a_damaged_manifest_is_reported_with_one_remedy(own: Packed) -> None:
 
 
 def test_files_that_are_not_the_sets(own: Packed) -> None:
-    (own.folder / "shards" / "notes.txt").write_text("mine")
+    (own.home / "shards" / "notes.txt").write_text("mine")
     note = "shards/notes.txt: not a file of the set; remove it if you do not need it"
     report = verify(own.folder)
     assert (report["sound"], report["not_checked"]) == (True, [note])
