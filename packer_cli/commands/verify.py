@@ -36,16 +36,12 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
     home = set_at(folder)
     report = _verify(home, folder, engine, fast=fast)
     if repairs and report.sound and not is_remote(folder):
-        with (
-            suppress(BusyError),
-            waiting(0),
-            locked_output(folder, has_plan=True),
-        ):  # Removes what a killed repair left.
-            pass
+        with suppress(BusyError), waiting(0), locked_output(folder, has_plan=True):
+            pass  # Removes what a killed repair left.
     if not (repairs and report.damaged and all(damage.repair == write_command(folder) for damage in report.damaged)):
         return report
     run_write(WriteConfig(), folder, engine)
-    return replace(_verify(home, folder, engine, fast=fast), repaired=report.damaged)
+    return replace(_verify(set_at(folder), folder, engine, fast=fast), repaired=report.damaged)
 
 
 def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_store: bool = True) -> Report:
@@ -57,6 +53,10 @@ def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_stor
     with progress_bar("Comparing contents") as progress:
         verifier.check_contents(progress)
     manifest = intact_or_none(read_manifest, home)
+    if home.parent == folder and set_at(folder) == home:
+        copy = intact_or_none(read_manifest, folder)
+        if copy is None or manifest is None or replace(copy, folder=None) != manifest:
+            verifier.report.add({f"../{MANIFEST_NAME}": "it is not that of the version"}, write_command(folder))
     if manifest and manifest.planned.sets_aside:
         _verify_validation(home / VALIDATION, folder, manifest.num_gpus, verifier.report, engine, fast=fast)
     return verifier.report

@@ -160,3 +160,17 @@ def test_a_copy_of_a_version_is_a_set(made, tmp_path):
     shard = next(copy.glob("shards/*/*.arrow"))
     shard.write_bytes(b"")
     assert run(main, "verify", copy).code == 1
+
+
+def test_a_damaged_manifest_of_the_set_is_found_and_repaired(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    path = out / "hbpack.json"
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b'"num_gpus": 4', b'"num_gpus": 8', 1))
+    done = run(main, "verify", out)
+    assert done.code == 1
+    assert "../hbpack.json: it is not that of the version" in done.stdout
+    for damaged in (path.read_bytes(), before[:100]):
+        path.write_bytes(damaged)
+        assert run(main, "verify", out, "--repair").code == 0
+        assert path.read_bytes() == before
