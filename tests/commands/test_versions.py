@@ -170,7 +170,9 @@ def test_a_damaged_manifest_of_the_set_is_found_and_repaired(made, tmp_path):
     done = run(main, "verify", out)
     assert done.code == 1
     assert "../hbpack.json: it is not that of the version" in done.stdout
-    for damaged in (path.read_bytes(), before[:100]):
-        path.write_bytes(damaged)
-        assert run(main, "verify", out, "--repair").code == 0
-        assert path.read_bytes() == before
+    assert run(main, "verify", out, "--repair").code == 0
+    assert path.read_bytes() == before
+    path.write_bytes(before[:100])
+    assert run(main, "verify", out).code == 1
+    assert run(main, "write", out).code == 0
+    assert path.read_bytes() == before
