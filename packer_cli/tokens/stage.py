@@ -31,7 +31,8 @@ from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import paths_below
-from packer_cli.sizes import counted
+from packer_cli.sizes import counted, format_bytes
+from packer_cli.tokens.changes import changed
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
@@ -193,7 +194,9 @@ class StoreOutput(Output[StoreIndex]):
             share.join(agreed(config, header, files))
         parts.find(engine, _listed_parts(folder, before, tasks))
         try:
-            num_reused = self._make_parts(parts, engine, progress)
+            read = [slice_.file for task in tasks for slice_ in task.slices] if before and share.is_whole else []
+            contents = {sources[file.source_id].shown(file.path): file.fingerprint for file in read}
+            num_reused = self._make_parts(parts, engine, progress, contents or None)
         except RunError:  # A file may have changed without a trace.
             self._known.forget()
             raise
@@ -226,16 +229,24 @@ class StoreOutput(Output[StoreIndex]):
         self._known.write(sources, (pair for each in facts for pair in zip(each.part.files, each.slices, strict=True)))
         return index
 
-    def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress) -> int:
-        """Make the parts that are missing, and return the number of records in the others."""
+    def _make_parts(
+        self, parts: Parts[PartTask], engine: Engine, progress: Progress, files: Mapping[str, str] | None
+    ) -> int:
+        """Make the parts that are missing, and return the number of records in the others; see `changed` for files."""
         kept: list[PartFacts] = [part.facts for part in parts.finished.values()]
         for facts in kept:
             self._require(facts.part)
         num_reused = sum(facts.part.num_rejected + facts.part.num_samples for facts in kept)
+        todo = [parts.sizes[task.name] for task in parts.todo]
+        amount = f"{format_bytes(sum(todo))} of {format_bytes(sum(parts.sizes.values()))}"
 
         def announce(tokenizer: TokenizerInfo) -> None:
             for line in choices(self._config, tokenizer):
                 say(line)
+            found = self._before and changed(self._before, self._header, tokenizer, files)
+            if found or (self._before and todo):
+                what = ", ".join(found or ["damaged parts, or other files of the tokenizer"])
+                say(f"changed: {what}; {len(todo):,} of {counted(len(parts.sizes), 'part')} to tokenize ({amount})")
 
         with parts.committing(progress) as commit:
             if kept:
