@@ -260,7 +260,7 @@ def make_plan(
         with removing_validation(folder):
             write()
         return
-    bound, num_aside = of_store.set_aside(validation)
+    bound, num_aside = of_store.set_aside(validation, resolved.config.dedup)
     resolved = resolved.noting(validation=bound)
     with locked_validation(folder) as own:
         with naming(VALIDATION):
@@ -286,7 +286,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
     if there and there.fingerprint == wanted:
         return partial(_keep_plan, there, of_store, folder)
     is_validation = config.is_validation
-    samples = of_store.of(config.validation, is_validation)
+    samples = of_store.of(config)
 
     def pieces_of(cut: Cut) -> Pieces:
         if cut.rule.overflow == "error" and len(cut.over):
@@ -311,7 +311,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
         store_fingerprint=index.fingerprint,
         config=config,
         group_choice=choice,
-        counts=counts_of(of_store.records_of(config), cut.counts(plan.pieces, piece_loss.tokens), piece_loss),
+        counts=counts_of(config, of_store, cut.counts(plan.pieces, piece_loss.tokens), piece_loss),
         metrics=plan_stats(plan, resolved.request, samples.sources),
     )
     seconds = str(watch)

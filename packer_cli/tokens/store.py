@@ -266,9 +266,10 @@ class TokenStore:
             return [*pool.map(lambda part: open_part(folder, part, token), parts)]
 
     def whole_batches(self) -> list[Columns]:
-        """Return the columns of all record batches, memory-mapped; of a remote store, `fetch_parts` fetches them."""
+        """Return the columns of all record batches, the same ones in each, memory-mapped; of a remote store,
+        `fetch_parts` fetches them."""
         self.fetch_parts()
-        return [batch for batch in self._batches if batch is not None]
+        return [self._as_rows(batch) for batch in self._batches if batch is not None]
 
     def _columns(self, name: str, numbers: Sequence[int] | None = None) -> list[NDArray[Any]]:
         """Read a column of numbers, or the `offsets` of tokens, of these record batches, by default of all."""
