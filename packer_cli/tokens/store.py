@@ -126,6 +126,17 @@ class TokenStore:
                 for line, file in zip(lines, self._file_of(own).tolist(), strict=True):
                     yield self._files[file].path, line
 
+    def find(self, records: Sequence[tuple[str, int]]) -> list[list[int]]:
+        """Find the samples of each record, by its input file and line: the inverse of `locate`."""
+        of_file: dict[str, list[slice]] = {}
+        for file, stop in zip(self._files, np.cumsum(self._num_samples).tolist(), strict=True):
+            of_file.setdefault(file.path, []).append(slice(stop - file.num_samples, stop))
+        lines, found = np.concatenate([_NONE, *self._columns("line")]), []
+        for path, line in records:
+            borders = [each.start + np.searchsorted(lines[each], [line, line + 1]) for each in of_file.get(path, ())]
+            found.append([sample for begin, end in borders for sample in range(begin, end)])
+        return found
+
     def trees(self) -> ItemTrees:
         """Return the trees of all items. O(segments + branches)."""
         return item_trees(self._rows)
