@@ -209,7 +209,7 @@ def test_what_differs_is_said_before_work_begins(pack, here, tokenizer, tmp_path
     words = ("--tokenizer", own)
     assert changes(pack(".", *words)) == changes(pack(".", *words)) == []
     size = f"{sum(path.stat().st_size for path in here.glob('*.jsonl')) / 1024:.1f} KiB"
-    whole = f"1 of 1 part to tokenize ({size} of {size})"
+    whole = f"1 of 1 part to tokenize ({size})"
     done = pack(".", *words, "--loss-on", "all", "--plain-content")
     assert changes(done) == [f"--loss-on completion -> all, --plain-content false -> true; {whole}"]
     assert done.stderr.index("changed: ") < done.stderr.index("tokenized 31 records")
@@ -230,10 +230,9 @@ def test_what_differs_is_said_before_work_begins(pack, here, tokenizer, tmp_path
 def test_what_differs_of_the_inputs(pack, here, lines_of, tmp_path):
     texts = [f"{i:02}" + " word" * ((4 << 20) // 500 - 5) for i in range(100)]  # With others over 4 MiB, so in a part
     big = lines_of(*({"text": text} for text in texts), name="in/d.jsonl")  # of its own.
-    size = sum(path.stat().st_size for path in here.glob("*.jsonl"))
     assert changes(pack(".")) == []
     (here / "b.jsonl").rename(here / "bb.jsonl")
-    assert changes(pack(".")) == [f"1 file renamed; 0 of 2 parts to tokenize (0 B of {size / 2**20:.1f} MiB)"]
+    assert changes(pack(".")) == []
     (here / "a.jsonl").unlink()
     (here / "c.jsonl").write_text((here / "bb.jsonl").read_text() * 2)
     shutil.copy(here / "bb.jsonl", here / "e.jsonl")
