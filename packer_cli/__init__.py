@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from packer_cli import testing
     from packer_cli.cli.console import show_progress
     from packer_cli.commands.compare import compare
+    from packer_cli.commands.find import find
     from packer_cli.commands.pack import PackedSet, pack
     from packer_cli.commands.plan import Plan, plan
     from packer_cli.commands.report import report
@@ -30,6 +31,7 @@ __all__ = [
     "Plan",
     "__version__",
     "compare",
+    "find",
     "pack",
     "plan",
     "report",
@@ -45,6 +47,7 @@ provide(
         "PackedSet": "packer_cli.commands.pack",
         "Plan": "packer_cli.commands.plan",
         "compare": "packer_cli.commands.compare",
+        "find": "packer_cli.commands.find",
         "pack": "packer_cli.commands.pack",
         "plan": "packer_cli.commands.plan",
         "report": "packer_cli.commands.report",

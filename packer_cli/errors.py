@@ -6,6 +6,7 @@
     ├── UsageError                 the request cannot be met; exit code 2, nothing written
     │   ├── ConfigError            an option or a config file is wrong
     │   ├── InputError             an input cannot be read, or its format is unknown
+    │   │   └── GoneError          nothing is there
     │   ├── TokenizerError         a tokenizer or chat template is unknown, broken or unsuitable
     │   └── OutputError            the output folder holds files that hbpack did not write
     └── RunError                   the run failed; exit code 1
@@ -44,6 +45,10 @@ class ConfigError(UsageError):
 
 class InputError(UsageError):
     """An input cannot be read, or its format is unknown."""
+
+
+class GoneError(InputError):
+    """An input that is not there, or holds no data."""
 
 
 class TokenizerError(UsageError):

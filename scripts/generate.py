@@ -25,6 +25,7 @@ from packer_cli.cli.log import FORMATS
 from packer_cli.cli.print_set import SetOutput
 from packer_cli.commands.doctor import Checkup
 from packer_cli.commands.export import Exported
+from packer_cli.commands.find import Places
 from packer_cli.commands.init import WrittenConfig
 from packer_cli.commands.rebalance import Rebalanced
 from packer_cli.commands.report import Report
@@ -64,6 +65,7 @@ OUTPUTS: dict[str, Any] = {
     "verify": VerifyReport,
     "status": Status,
     "show": list[View],
+    "find": Places,
 }
 """The name of each schema of what `--json` prints, and the record that it describes."""
 

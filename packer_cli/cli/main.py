@@ -168,7 +168,8 @@ Choose how to pack:
 Look at lengths, plans and sets:
     stats: Report balance, padding and communication of a packed set, a token store or lengths.
     report: Write a page with charts of a packed set, a plan or lengths, and what to try next.
-    show: Show a rank's packs as text: samples, loss masks, and the records they come from."""
+    show: Show a rank's packs as text: samples, loss masks, and the records they come from.
+    find: Find where records went: packs, shards, and the steps and ranks that train on them."""
 """No docstring, which `python -OO` would remove."""
 
 

@@ -107,7 +107,8 @@ def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
     how = describe_plan(planned.config.strategy, planned.config.used_packing)
     tables = sources_tables(sources or (), inputs or (), counts.reasons or (), counts.unit, most=6)
     print_tables(*of_records, *tables, *metrics_tables(planned.metrics, counts, how))
-    reasons = [own for own, each in counts_of.items() if each.dropped or each.truncated or each.rejected]
+    lost = ("dropped", "truncated", "rejected", "duplicates_left_out")
+    reasons = [own for own, each in counts_of.items() if any(getattr(each, name) for name in lost)]
     if reasons:
         names = " and ".join(str(own / REJECTED_NAME) for own in reasons)
         print_line(f"  records left out or cut, with reasons: {names}")

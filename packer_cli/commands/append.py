@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output
 from packer_cli.commands.pack_corpus import pack_corpus
 from packer_cli.config import TokenizeConfig, WriteConfig, validate
-from packer_cli.corpus.discover import discover, find_files, real_paths
+from packer_cli.corpus.discover import cut_file, discover, find_files, real_paths
+from packer_cli.corpus.input_list import MARK
 from packer_cli.corpus.types import CorpusFile, Source
+from packer_cli.corpus.versions import content_of
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import say, warn
-from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError, TokenizerError
+from packer_cli.errors import ConfigError, FormatError, GoneError, HbpackError, InputError, TokenizerError
 from packer_cli.files import write_json
 from packer_cli.folder_lock import entries_to_write
 from packer_cli.format.constants import PLAN_NAME
@@ -33,8 +38,8 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.own_store import store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import TOKENS, StoreIndex, StoreSource, read_index
-from packer_cli.tokens.input_slices import Cut
+from packer_cli.tokens.index import TOKENS, PartFile, StoreIndex, StoreSource, read_index
+from packer_cli.tokens.input_slices import GROUP_BYTES, Cut
 from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
@@ -46,7 +51,9 @@ class _Noted:
     old: tuple[StoreSource, ...]
     """The inputs of the set as it was."""
     sources: tuple[StoreSource, ...]
-    """The inputs of the set as it was, and the new ones."""
+    """The inputs of the set as it will be."""
+    given: tuple[StoreSource, ...]
+    """Inputs that were named."""
     write: WriteOptions
 
 
@@ -60,16 +67,20 @@ def run_append(
     recheck: bool = False,
     max_rejected: str | None = None,
     strict: bool = False,
+    gone: str | None = None,
+    keep: int | None = None,
 ) -> None:
-    """Add inputs to a packed set.
+    """Add inputs to a packed set, and the files that came late to those that it has.
 
     A second call with the same inputs goes on with an append that was killed, or finds that all is done.
 
     Args:
-        inputs: as for `hbpack pack`, with weights.
+        inputs: as for `hbpack pack`, with weights; maybe none.
         tokenizer: the place where the set's tokenizer is now; None for where it was.
         moves: OLD=NEW, the places where the set's own inputs were and are now.
         allow_skipped, recheck, max_rejected, strict: see `TokenizeConfig`; the last two are about new inputs alone.
+        gone: what becomes of files that are gone: "keep" the parts of the store that hold them, or "drop" the files.
+        keep: see `WriteConfig`.
 
     Raises:
         InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone or has
@@ -82,34 +93,37 @@ def run_append(
         header, index = _opened(folder)
         known = [info.source(number) for number, info in enumerate(index.sources)]
         given, new_files = discover(inputs, output=str(folder), allow_skipped=allow_skipped)
-        noted = begun = _begun(folder, given, known)
-        is_there = noted is None and len(known) > len(given) and _same(known[-len(given) :], given)
-        num_old = len(noted.old) if noted else len(known) - len(given) * is_there
-        sources = moved(known, moves)
-        files = find_known(sources if is_there else sources[:num_old], folder)
+        begun = _begun(folder, given, known)
+        places = range(0 if begun else 1, len(known) - len(given) + 1)  # The first input was not appended.
+        is_there = any(_same(known[at : at + len(given)], given) for at in places)
+        found = _find_known(index, moved(known, moves), folder, engine, new_files, gone)
+        late, files = discover(found.late, output=str(folder))
+        num_own, num_late = len(found.sources), len(late)
         if not is_there:
-            sources[num_old:] = [replace(source, source_id=num_old + source.source_id) for source in given]
-            files += [file._replace(source_id=num_old + file.source_id) for file in new_files]
+            files += [file._replace(source_id=num_late + file.source_id) for file in new_files]
+            late += given
+        files = found.files + [file._replace(source_id=num_own + file.source_id) for file in files]
+        sources = found.sources + [replace(each, source_id=num_own + i) for i, each in enumerate(late)]
         limits = {"recheck": recheck, "max_rejected": max_rejected, "strict": strict}
         config = _tokenize_config(index, sources, tokenizer, limits)
         _check_tokenizer(config, index)
-        if noted is None:
-            write = _write_options(folder)
-            noted = _Noted(old=_infos(known[:num_old]), sources=_infos(sources), write=write)
+        write, old = (begun.write, begun.old) if begun else (_write_options(folder), _infos(known))
+        noted = _Noted(old=old, sources=_infos(sources), given=_infos(given), write=write)
         write_json(folder / APPEND_MARKER, json_values(noted))
-        corpus = Inputs(sources, files, lambda cuts: require_known(cuts, sources, index), num_old)
+        corpus = Inputs(sources, files, lambda cuts: _require_known(cuts, found, num_own + num_late), num_own)
         try:
-            write_config = WriteConfig(**vars(noted.write))
+            write_config = WriteConfig(**vars(write), keep=keep)
             pack_corpus(config, header.config, write_config, folder, engine, corpus, "append")
         except HbpackError:
             is_old = begun is None or _infos(known) == begun.old
             if is_old and current_index(folder / TOKENS) == index:
                 (folder / APPEND_MARKER).unlink(missing_ok=True)  # The set is as it was.
             raise
-    if is_there:
+    if begun is None and is_there and current_index(folder / TOKENS) == index:
         say("the set has this data already")
     else:
-        say(f"appended {counted(len(given), 'input')} to {num_old}; the plan and the shards are new")
+        done = f"appended {counted(len(late), 'input')} to {num_own}" if late else "the set now follows its inputs"
+        say(f"{done}; the plan and the shards are new")
 
 
 def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
@@ -140,7 +154,7 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _N
         ) from None
     if _infos(known) not in (noted.old, noted.sources):
         return None
-    begun = [info.source(number) for number, info in enumerate(noted.sources[len(noted.old) :])]
+    begun = [info.source(number) for number, info in enumerate(noted.given)]
     if not _same(begun, given):
         names = " ".join(map(_input_text, begun))
         raise InputError(
@@ -200,6 +214,14 @@ REMEDY = (
     "hbpack append only adds to what the set has: put the input back as it was, say where it is now with "
     "--moved OLD=NEW, or run hbpack pack with all inputs"
 )
+GONE_REMEDY = (
+    "put it back as it was, say where it is now with --moved OLD=NEW, keep its tokens with --gone keep, or take them "
+    "out of the set with --gone drop"
+)
+_Key = tuple[int, str]
+"""A file: the number of its input, and its path behind that of the input."""
+_Slices = dict[_Key, list[tuple[int, PartFile]]]
+"""The slices of each file that the store has, with the numbers of their parts."""
 
 
 def moved(sources: Sequence[Source], moves: Sequence[str]) -> list[Source]:
@@ -238,47 +260,133 @@ def _absolute(name: str) -> str:
     return name if is_url(name) else os.path.abspath(name)
 
 
-def find_known(sources: Iterable[Source], folder: Path) -> list[CorpusFile]:
-    """Find the files of a set's own inputs.
+class _Known(NamedTuple):
+    """The files of a set's inputs."""
+
+    sources: list[Source]
+    """The inputs that stay."""
+    files: list[CorpusFile]
+    """Their files, and parts of the store that stay as they are (`CorpusFile.is_part`), in the order of the store."""
+    late: list[str]
+    """Each file that came late, as an input."""
+    was: dict[tuple[int, str], PartFile]
+    """The files as they were packed, by their inputs and paths of today."""
+    held: dict[tuple[int, str], str]
+    """Contents of those in parts that stay."""
+
+
+def _find_known(
+    index: StoreIndex, sources: list[Source], folder: Path, engine: Engine, new: Sequence[CorpusFile], gone: str | None
+) -> _Known:
+    """Find the files of a set's inputs, and say which are gone.
+
+    Args:
+        sources: the inputs, maybe moved.
+        new: files of new inputs, which did not come late.
 
     Raises:
-        InputError: an input is gone.
+        InputError: a file is gone, and `gone` is None.
     """
+    slices: _Slices = {}
+    for at, part in enumerate(index.parts):
+        for each in part.files:
+            key = each.source, _below(index.sources[each.source].name, each.path)
+            slices.setdefault(key, []).append((at, each))
+    listed = [(source, file) for source in sources for file in _find(source, folder)]
+    found = {(source.source_id, _below(source.name, source.shown(file.path))): file for source, file in listed}
+    late = _find_late(found, slices, sources, new, engine)
+    lost = [key for key in slices if key not in found]
+    names = _some([slices[key][0][1].path for key in lost])
+    if lost and gone is None:
+        raise InputError(f"{names}: gone since the set was packed; {GONE_REMEDY}")
+    if lost:
+        say(f"gone, and {'kept in' if gone == 'keep' else 'dropped from'} the set: {names}")
+    if late:
+        say(f"came late, and taken as new inputs: {_some(late)}")
+    kept = {at for key in lost for at, _ in slices[key]} if gone == "keep" else set()
+    dropped = {key[0] for key in lost} - {key[0] for key in slices if kept or key in found}
+    stay = [source for source in sources if source.source_id not in dropped]
+    number = {source.source_id: i for i, source in enumerate(stay)}
+    known = _Known([replace(each, source_id=i) for i, each in enumerate(stay)], [], late, {}, {})
+    for key, of in slices.items():
+        for at in (at for at, each in of if at in kept and index.parts[at].files[0] is each):
+            content, size = index.parts[at].fingerprint, GROUP_BYTES + 1  # It shares no part with others.
+            known.files.append(CorpusFile(number[key[0]], f"{at}", "jsonl", "none", size, content, is_part=True))
+        old, is_kept = of[0][1], of[0][0] in kept
+        if key in found or is_kept:
+            place = number[key[0]], found[key].path if key in found else old.path
+            known.was[place] = old
+            if is_kept:
+                known.held[place] = content_of(found[key]) if key in found else old.fingerprint
+            else:
+                known.files.append(found[key]._replace(source_id=place[0]))
+    return known
+
+
+def _find_late(
+    found: dict[_Key, CorpusFile],
+    slices: _Slices,
+    sources: Sequence[Source],
+    new: Sequence[CorpusFile],
+    engine: Engine,
+) -> list[str]:
+    """Find the files that came late, as inputs; one that was renamed takes its old place in `found` instead."""
+    real = dict(zip(found, real_paths([file.path for file in found.values()]), strict=True))
+    taken = {real[key] for key in found if key in slices} | {*real_paths([file.path for file in new])}
+    late = {key: file for key, file in found.items() if key not in slices and real[key] not in taken}
+    for key, ((_, old), *_) in slices.items():
+        near = [] if key in found else [at for at in late if (at[0], late[at].num_bytes) == (key[0], old.num_bytes)]
+        if renamed := next((at for at in near if content_of(late[at]) == old.fingerprint), None):
+            found[key] = late.pop(renamed)
+    tables = [key for key, file in late.items() if file.format not in ("jsonl", "json", "text")]
+    cut = engine.run(partial(cut_file, slice_bytes=None), [late[key] for key in tables], is_risky=True)
+    empty = {tables[i] for i, outcome in cut if outcome == []}  # The store has nothing of them.
+    late = {key: file for key, file in late.items() if key not in empty}
+    for key, file in late.items():
+        if not isinstance(sources[key[0]].weight, float):
+            name = f"{file.path}: came late to {sources[key[0]].name}, which has a number or share of tokens"
+            raise ConfigError(f"{name}; name it as an input with a weight of its own")
+    return [_input_text(replace(sources[key[0]], name=file.path, folder="")) for key, file in late.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
+
+
+def _below(name: str, path: str) -> str:
+    """Return a file's path behind that of its input, which is the same after the input has moved."""
+    root = os.path.dirname(name[1:]) if name.startswith(MARK) else re.split(r"[*?\[]", name)[0]
+    return path.removeprefix(root)
+
+
+def _find(source: Source, folder: Path) -> list[CorpusFile]:
+    """Find the files of an input; none if it is gone."""
+    if source.folder and not source.name.startswith(MARK) and not os.path.lexists(source.path):
+        # Otherwise its name may be that of a data set of the Hub.
+        source = replace(source, name=os.path.join(source.folder, source.name), folder="")
     try:
-        return [file for source in sources for file in find_files(source, output=str(folder))]
+        return find_files(source, output=str(folder))
+    except GoneError:
+        return []
     except InputError as error:
         raise InputError(f"{error}; {REMEDY}") from None
 
 
-def require_known(cuts: Iterable[Cut], sources: Sequence[Source], index: StoreIndex) -> None:
-    """Raise InputError unless the inputs of a token store have unchanged contents, and new inputs repeat none of them.
+def _require_known(cuts: Iterable[Cut], known: _Known, num_own: int) -> None:
+    """Raise InputError if a file of the set has changed, or a new input repeats one.
 
     Args:
-        cuts: the cuts of all inputs, which may be more than the store's.
+        cuts: the cuts of all inputs.
+        num_own: inputs of the set, and those that came late.
     """
-    was = _contents((file.source, file.path, file.fingerprint) for part in index.parts for file in part.files)
-    slices = [slice_.file for cut in cuts for slice_ in cut.slices]
-    now = _contents((file.source_id, file.path, file.fingerprint) for file in slices)
-    for number in range(len(index.sources)):
-        before, after = was.get(number, {}), now.get(number, {})
-        for (old, content), (path, found) in zip(before.items(), after.items(), strict=False):
-            if content != found:
-                name = path if sources[number].shown(path) == old else f"{path} (instead of {old})"
-                raise InputError(f"{name}: has changed since it was packed; {REMEDY}")
-        if len(before) != len(after):
-            more, what = (after, "is new") if len(after) > len(before) else (before, "is missing")
-            path = list(more)[min(len(before), len(after))]
-            raise InputError(f"{path}: {what} in {sources[number].name}, an input of the set; {REMEDY}")
-    known = {content: path for contents in was.values() for path, content in contents.items()}
-    for path, content in (item for number, each in now.items() if number not in was for item in each.items()):
-        if content in known:
-            other = "" if known[content] == path else f", as {known[content]}"
-            raise InputError(f"{path} is in the set already{other}; leave it out")
-
-
-def _contents(files: Iterable[tuple[int, str, str]]) -> dict[int, dict[str, str]]:
-    """Group files (input, path, content) by input: content by path, in order."""
-    contents: dict[int, dict[str, str]] = {}
-    for source, path, content in files:
-        contents.setdefault(source, {})[path] = content
-    return contents
+    read = [slice_.file for cut in cuts for slice_ in cut.slices if not slice_.file.is_part]
+    now = known.held | {(file.source_id, file.path): file.fingerprint for file in read}
+    for (number, path), old in known.was.items():
+        if now.get((number, path)) != old.fingerprint:
+            name = path if known.sources[number].shown(path) == old.path else f"{path} (instead of {old.path})"
+            raise InputError(f"{name}: has changed since it was packed; {REMEDY}")
+    names = {old.fingerprint: old.path for old in known.was.values()}
+    for file in read:
+        if file.source_id >= num_own and file.fingerprint in names:
+            other = "" if names[file.fingerprint] == file.path else f", as {names[file.fingerprint]}"
+            raise InputError(f"{file.path} is in the set already{other}; leave it out")

@@ -106,6 +106,8 @@ class StorePlanOptions(PlanOptions, total=False):
 
     validation: str | int | None
     """Samples to set aside for validation: a share such as 1%, or a number."""
+    dedup: Literal["off", "report", "drop"] | None
+    """Treatment of samples with the same tokens and loss as an earlier one, of any input."""
 
 class TokenizeOptions(TypedDict, total=False):
     """Corpus to token store."""

@@ -188,11 +188,12 @@ def plan(lengths: Lengths, *, output: StrPath | None = None, **options: Unpack[S
         return read_planned(as_path(output))
     found = find(lengths, "plan")
     samples, recorded = require_samples(found), config_of_plan(found.path) if found.kind == "folder" else None
-    if options.get("validation") is not None:
-        raise ConfigError(
-            "validation: samples are set aside by their tokens, when the plan of a token store is written; give "
-            "output, or leave validation out"
-        )
+    for name, what in (("validation", "set aside"), ("dedup", "compared")):
+        if options.get(name) not in (None, "off"):
+            raise ConfigError(
+                f"{name}: samples are {what} by their tokens, when the plan of a token store is written; give output, "
+                f"or leave {name} out"
+            )
     config, given = recorded.with_options(options) if recorded else (validate(StorePlanConfig, options), None)
     return plan_in_memory(samples, config, given)
 

@@ -22,7 +22,6 @@ from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.sizes import counted
 from packer_cli.tokens.accounts import files_of, reasons_of
 from packer_cli.tokens.choices import all_rejected
-from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.rejects import RejectedRecord, store_rejects
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -43,11 +42,14 @@ def left_out(config: PlannedConfig, of_store: StoreSamples, cut: Cut | None = No
         cut: of the samples, if it was made already.
     """
     yield from store_rejects(of_store.records_of(config), of_store.store.folder)
-    cut = cut or of_store.of(config.validation, config.is_validation).cut(size_rule(config), config.seed)
+    cut = cut or of_store.of(config).cut(size_rule(config), config.seed)
     if config.overflow == "error":  # There was no plan.
         return
     for (file, line), (_, reason) in zip(of_store.store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
         yield RejectedRecord(file=file, line=line, reason=reason)
+    if config.dedup == "drop" and not config.is_validation:
+        for file, line in of_store.store.locate(of_store.duplicates):
+            yield RejectedRecord(file=file, line=line, reason="duplicate")
 
 
 def why_nothing(store: TokenStore, cut: Cut, is_validation: bool, folder: Path) -> str:
@@ -168,14 +170,16 @@ def _reference_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     return [f"{num_lost:,} {what[num_lost > 1]} {' and '.join(REFERENCE_VALUES)}"] if num_lost else []
 
 
-def counts_of(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
-    """Count the records by their outcome.
-
-    Args:
-        records: the store's index, as the plan sees it.
-    """
+def counts_of(config: PlannedConfig, of_store: StoreSamples, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
+    """Count the records by their outcome."""
+    records, inputs, num_duplicates = of_store.records_of(config), of_samples.inputs, None
+    if config.dedup != "off" and inputs is not None:  # Else it is a validation set.
+        of_each = np.bincount(of_store.store.sources_of(of_store.duplicates), minlength=len(inputs)).tolist()
+        inputs = tuple(replace(each, duplicates=num) for each, num in zip(inputs, of_each, strict=True))
+        num_duplicates = sum(of_each)
+    is_left_out = config.dedup == "drop"
     return Counts(
-        **vars(of_samples),
+        **vars(replace(of_samples, inputs=inputs)),
         records=records.total("num_samples") + records.total("num_rejected") if records.parts else of_samples.samples,
         rejected=records.total("num_rejected"),
         records_without_loss=records.total("num_without_loss"),
@@ -185,4 +189,6 @@ def counts_of(records: StoreIndex, of_samples: SampleCounts, loss: PieceLoss) ->
         loss_weight=None if loss.weights is None else float(loss.weights.sum()),
         reasons=reasons_of(files_of(records)) or None,
         not_used=dict(records.unused) or None,
+        duplicates=None if is_left_out else num_duplicates,
+        duplicates_left_out=num_duplicates if is_left_out else None,
     )

@@ -259,7 +259,7 @@ def make_plan(
         remove_validation(folder)
         return
     refuse_other(folder)
-    own, (bound, num_aside) = folder / VALIDATION, of_store.set_aside(validation)
+    own, (bound, num_aside) = folder / VALIDATION, of_store.set_aside(validation, resolved.config.dedup)
     resolved = resolved.noting(validation=bound)
     with naming(VALIDATION):
         aside = resolve(resolved.config.of_validation()).noting(is_validation=True)
@@ -284,7 +284,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
     if there and there.fingerprint == wanted:
         return partial(_keep_plan, there, of_store, folder)
     is_validation = config.is_validation
-    samples = of_store.of(config.validation, is_validation)
+    samples = of_store.of(config)
 
     def pieces_of(cut: Cut) -> Pieces:
         if cut.rule.overflow == "error" and len(cut.over):
@@ -308,7 +308,7 @@ def _draft(resolved: Resolved, choice: GroupChoice | None, of_store: StoreSample
         store_fingerprint=index.fingerprint,
         config=config,
         group_choice=choice,
-        counts=counts_of(of_store.records_of(config), cut.counts(plan.pieces, piece_loss.tokens), piece_loss),
+        counts=counts_of(config, of_store, cut.counts(plan.pieces, piece_loss.tokens), piece_loss),
         metrics=plan_stats(plan, resolved.request, samples.sources),
     )
     seconds = str(watch)

@@ -285,7 +285,7 @@ def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]
     with suppress(FormatError, InputError):
         store = open_own_store(plan_file(path).parent, planned.header)
         config = planned.header.config
-        return StoreSamples(store).of(config.validation, config.is_validation), _names(store.index)
+        return StoreSamples(store).of(config), _names(store.index)
     return _samples_of_plan(planned), ()
 
 

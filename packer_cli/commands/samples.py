@@ -93,7 +93,7 @@ def require_samples(found: Found, *, takes_corpus: bool = False) -> Samples:
     if found.store is not None:
         require_tokens(found.store)
         samples, config = StoreSamples(open_store(found.store)), config_of_plan(path)
-        return samples.of(config.validation).alone() if config and config.sets_aside else samples.all
+        return samples.of(config).alone() if config else samples.all
     for folder in (path, path / TOKENS):
         require_tokens(folder)
     if found.has_plan:

@@ -320,8 +320,17 @@ class StorePlanConfig(PlanConfig):
     They go to OUT/validation, and training never sees them. A hash of a sample's tokens decides, so the choice stays
     the same when data is added, and equal samples stay together. A number takes the lowest hashes. With 0, no samples
     are set aside."""
+    dedup: Annotated[Literal["off", "report", "drop"], Shown(Panel.PACKING)] = "off"
+    """Treatment of samples with the same tokens and loss as an earlier one, of any input.
+
+    - `off`: they are not looked for
+    - `report`: they are counted
+    - `drop`: only the first stays, and `rejected.jsonl` names the others
+
+    Items, such as pairs, are compared whole. Looking for them reads all tokens."""
 
     def decisions(self) -> Decisions:
         """Return the JSON values of everything that decides a plan; the options that chose groups do not."""
         left_out = {*AutoGroupsConfig.model_fields, *find_strategy(self.strategy).ignores, "align"}
+        left_out |= {"dedup"} if self.dedup == "off" else set()
         return {**self.model_dump(mode="json", exclude=left_out), "groups": [*map(vars, self.groups)]}

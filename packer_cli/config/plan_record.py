@@ -18,7 +18,7 @@ from packer_cli.plugins import Registry
 
 RecordedModel = dict[str, Any]
 """JSON of a `packer_cli.cost.predict.GpuModel` without its origin, as the release that planned wrote it."""
-_OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation")
+_OF_VALIDATION = ("gpus", "mask", "cost", "overflow", "max_samples", "max_path_tokens", "seed", "validation", "dedup")
 """Options of training that its validation set has, too; the others are at their defaults."""
 _PREDICTED_FROM = {"strategy", "groups", "align", "packing", "cost", "cp_sharding", "lockstep"}
 _PREDICTED_FROM |= AutoGroupsConfig.model_fields.keys()

@@ -30,7 +30,7 @@ from packer_cli.corpus.versions import (
     stamp_of_object,
     stamp_of_stat,
 )
-from packer_cli.errors import InputError
+from packer_cli.errors import GoneError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.remote.path import as_path
@@ -91,7 +91,7 @@ def find_files(
     if not files:
         is_pattern = glob.has_magic(source.path) and not os.path.isdir(source.path)
         what = "no data file matches this pattern" if is_pattern else "no data files in this folder"
-        raise InputError(f"{source.path}: {what}; {known_formats()}")
+        raise GoneError(f"{source.path}: {what}; {known_formats()}")
     for file in files:
         _require_utf8(file.path)
     return files
@@ -171,7 +171,7 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
                 found.extend(listed_file(path, source_id, skipped, below))
         return [found[at] for at in _once([file.path for file in found])]
     if _looks_like_path(name):
-        raise InputError(
+        raise GoneError(
             f"{name}: no such file or directory, and not a Hugging Face data set name either; check the name"
         )
     return [_saved(name, source_id)]
@@ -236,7 +236,7 @@ def _find_remote(name: str, source_id: int, output: str | None, skipped: list[Sk
         root = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
         place, pattern = as_path(root), name.removeprefix(f"{root}/")
     elif info is None:
-        raise InputError(f"{name}: no such file or folder; check the address")
+        raise GoneError(f"{name}: no such file or folder; check the address")
     found = place.find_infos(pattern)
     if any(map(_is_packed_remote, [place, *place.parents])):
         raise InputError(f"{name}: is an output of hbpack; name the data that it was made from")

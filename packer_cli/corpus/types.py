@@ -73,6 +73,8 @@ class CorpusFile(NamedTuple):
     """Tells this version of the file from others without reading it; see `versions`. Empty where it was not listed."""
     expected: str = ""
     """The fingerprint that a list of inputs asks for."""
+    is_part: bool = False
+    """Whether this is no input but a part of the store that stays as it is, by its number, with its fingerprint."""
 
 
 class CorpusSlice(NamedTuple):

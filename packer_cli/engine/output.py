@@ -81,7 +81,8 @@ class Parts(Generic[Task]):
         self._keeps = keeps
         self._tasks = tasks
         self._has_begun = False
-        self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
+        self.sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
+        """The sizes of all tasks, by name."""
 
     @property
     def todo(self) -> list[Task]:
@@ -140,7 +141,7 @@ class Parts(Generic[Task]):
             if is_remote(self.work):
                 self.begin()
             self.work.mkdir(parents=True, exist_ok=True)
-        done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
+        done, total = sum(self.sizes[name] for name in self.finished), sum(self.sizes.values())
         progress(done, total)
         before: Future[None] | None = None
 
@@ -155,7 +156,7 @@ class Parts(Generic[Task]):
             self.begin()
             before = thread.submit(self._commit, written)
             self.finished[written.name] = written.part
-            done += self._sizes[written.name]
+            done += self.sizes[written.name]
             progress(done, total)
             return written.part
 

@@ -60,6 +60,9 @@ class InputCounts:
     tokens: int
     loss_tokens: int | None = None
     """None: of lengths alone, or of a set that is older than this count."""
+    duplicates: int | None = None
+    """Its samples that are exact duplicates of earlier ones of any input, each once; None: they were not looked
+    for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +129,15 @@ class Counts(SampleCounts):
     than these counts."""
     not_used: dict[str, int] | None = None
     """Records that hold something which is not used, by what it is; None: there are none."""
+    duplicates: int | None = None
+    """Exact duplicates of earlier samples, which are among the samples, too; None unless `--dedup report`."""
+    duplicates_left_out: int | None = None
+    """Exact duplicates of earlier samples, also of those set aside; None unless `--dedup drop`."""
 
     @property
     def set_aside(self) -> int:
         """The number of samples that `--validation` sets aside; no count but `records` has them."""
-        return self.records - self.rejected - self.samples
+        return self.records - self.rejected - self.samples - (self.duplicates_left_out or 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,8 @@ _COUNTS = {
     "rejected": True,
     "records_without_loss": False,
     "set_aside": False,
+    "duplicates": False,
+    "duplicates_left_out": False,
     "samples": True,
     "left_out_by_weight": False,
     "repeated_by_weight": False,
@@ -143,11 +145,11 @@ def sources_tables(
 
 
 def _mixture_table(sources: Sequence[InputInfo], inputs: Sequence[records.NamedInput], unit: str, most: int) -> Table:
-    shown = [*zip(inputs, map(_asked, sources), strict=True)]
+    shown, has_duplicates = [*zip(inputs, map(_asked, sources), strict=True)], inputs[0].duplicates is not None
     if len(shown) > most:
         shown.sort(key=lambda each: -each[0].tokens)
         rest = [each for each, _ in shown[most - 1 :]]
-        names = ("samples", "tokens", "loss_tokens", "share")
+        names = ("samples", "tokens", "loss_tokens", "share", "duplicates")
         sums = {name: sum(getattr(each, name) or 0 for each in rest) for name in names}
         shown[most - 1 :] = [(records.NamedInput(name=f"{len(rest)} others", **sums), "")]
     columns: dict[str, Callable[[tuple[records.NamedInput, str]], object]] = {
@@ -158,6 +160,8 @@ def _mixture_table(sources: Sequence[InputInfo], inputs: Sequence[records.NamedI
         "loss tokens": lambda each: cell(each[0].loss_tokens, "{:,}".format),
         "share": lambda each: f"{each[0].share:.1%}",
     }
+    if has_duplicates:
+        columns["duplicates"] = lambda each: cell(each[0].duplicates, "{:,}".format)
     return table_of("Inputs, in an epoch", shown, columns)
 
 

@@ -85,6 +85,8 @@ class KnownInputs:
 
     def find(self, file: CorpusFile) -> list[CorpusSlice] | None:
         """Return the slices of a file that still has the stamp that it was read with; None for any other."""
+        if file.is_part:
+            return [CorpusSlice(file, 0, 1)]
         rows = self._slices.get(_name(file.path), [])
         if not rows or rows[0]["stamp"] != file.stamp or file.expected not in ("", rows[0]["fingerprint"]):
             return None

@@ -60,7 +60,14 @@ class PartTask:
     def fingerprint(self) -> str:
         """Fingerprint of everything that decides the part's bytes. All slices' files must have been read."""
         assert all(slice_.file.fingerprint for slice_ in self.slices)
+        if self.is_kept:
+            return self.slices[0].file.fingerprint
         return fingerprint(self.shared_fingerprint, *map(_content, self.slices))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the part stays as it is, as inputs of it are gone; see `CorpusFile.is_part`."""
+        return self.slices[0].file.is_part
 
     def read(self) -> PartTask:
         """Read small files into memory: those that nobody has read yet, and remote ones; return the task with them."""

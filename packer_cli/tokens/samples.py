@@ -14,8 +14,10 @@ from packer_cli.errors import RunError
 from packer_cli.format.trees import Trees
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.cut import Samples
+from packer_cli.plan.core.types import Int32Array
 from packer_cli.sizes import counted
 from packer_cli.tokens.content_hash import hash_items, hash_rows
+from packer_cli.tokens.duplicates import find_duplicates
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
 
@@ -53,28 +55,36 @@ class StoreSamples:
             first += len(own)
         return hashes
 
-    def of(self, validation: str | None, is_validation: bool = False) -> Samples:
+    @cached_property
+    def duplicates(self) -> Int32Array:
+        """The exact duplicates of earlier samples (int32[k], rising); price and errors: see `hashes`."""
+        return find_duplicates(self.hashes, self.store.whole_batches())
+
+    def of(self, config: PlannedConfig) -> Samples:
         """Return the samples of a plan, by its options; its `validation` is not a number."""
-        if validation is None:
-            return self.all
-        bound = bound_of(validation)
-        assert bound is not None
-        is_aside = self.hashes < np.uint64(bound)
-        if not is_validation:
-            return replace(self.all, among=ids_of(~is_aside))
-        return replace(self.all, weights=(), among=ids_of(is_aside))
+        is_kept = np.ones(len(self.store), dtype=np.bool_)
+        if config.validation is not None:
+            bound = bound_of(config.validation)
+            assert bound is not None
+            is_kept = (self.hashes < np.uint64(bound)) == config.is_validation
+        if config.dedup == "drop":
+            is_kept[self.duplicates] = False
+        samples = self.all if is_kept.all() else replace(self.all, among=ids_of(is_kept))
+        return replace(samples, weights=()) if config.is_validation else samples
 
     def records_of(self, config: PlannedConfig) -> StoreIndex:
         """Return the store's index as a plan sees it: facts known of records alone count only where they train."""
         return replace(self.store.index, parts=()) if config.is_validation else self.store.index
 
-    def set_aside(self, validation: str) -> tuple[str, int]:
+    def set_aside(self, validation: str, dedup: str) -> tuple[str, int]:
         """Return a `validation` as a plan keeps it, a number as a bound of hashes, and its number of samples.
 
         Raises:
             RunError: the `validation` sets no sample aside, or leaves none to train on.
         """
         hashes, unit, bound = self.hashes, self.store.index.unit, bound_of(validation)
+        if dedup == "drop":
+            hashes = np.delete(hashes, self.duplicates)
         if bound is None:
             place = min(int(validation), len(hashes)) - 1
             bound = int(np.partition(hashes, place)[place]) + 1

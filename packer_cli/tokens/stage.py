@@ -31,7 +31,8 @@ from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import paths_below
-from packer_cli.sizes import counted
+from packer_cli.sizes import counted, format_bytes
+from packer_cli.tokens.changes import changed
 from packer_cli.tokens.choices import choices
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
@@ -192,8 +193,16 @@ class StoreOutput(Output[StoreIndex]):
         if not repairs:
             share.join(agreed(config, header, files))
         parts.find(engine, _listed_parts(folder, before, tasks))
+        if before and (kept := [task for task in tasks if task.is_kept]):
+            lost = [before.parts[int(task.slices[0].file.path)] for task in kept if task.name not in parts.finished]
+            why = changed(before, header, before.tokenizer, {}) + [f"{part.path} is damaged" for part in lost]
+            if why:
+                what = f"inputs are gone, so their tokens cannot be made again, and {', '.join(why)}"
+                raise InputError(f"--gone keep: {what}; put them back, or take them out of the set with --gone drop")
         try:
-            num_reused = self._make_parts(parts, engine, progress)
+            read = [slice_.file for task in tasks for slice_ in task.slices] if before and share.is_whole else []
+            contents = {sources[file.source_id].shown(file.path): file.fingerprint for file in read}
+            num_reused = self._make_parts(parts, engine, progress, contents)
         except RunError:  # A file may have changed without a trace.
             self._known.forget()
             raise
@@ -222,20 +231,26 @@ class StoreOutput(Output[StoreIndex]):
         if index != self._before or not self.listing.exists():
             index.write(self.store)
         remove_stale(self.store, index)
-        facts = (part.facts for part in finished.values())
+        facts = (part.facts for part in finished.values() if part.facts.slices)
         self._known.write(sources, (pair for each in facts for pair in zip(each.part.files, each.slices, strict=True)))
         return index
 
-    def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress) -> int:
-        """Make the parts that are missing, and return the number of records in the others."""
+    def _make_parts(self, parts: Parts[PartTask], engine: Engine, progress: Progress, files: Mapping[str, str]) -> int:
+        """Make the parts that are missing, and return the number of records in the others; see `changed` for files."""
         kept: list[PartFacts] = [part.facts for part in parts.finished.values()]
         for facts in kept:
             self._require(facts.part)
         num_reused = sum(facts.part.num_rejected + facts.part.num_samples for facts in kept)
+        todo = [parts.sizes[task.name] for task in parts.todo]
 
         def announce(tokenizer: TokenizerInfo) -> None:
             for line in choices(self._config, tokenizer):
                 say(line)
+            found = changed(self._before, self._header, tokenizer, files) if self._before else []
+            if found or (self._before and todo):
+                what = ", ".join(found) or "damaged parts, or other files of the tokenizer"
+                amount = f"{len(todo):,} of {counted(len(parts.sizes), 'part')}"
+                say(f"changed: {what}; {amount} to tokenize ({format_bytes(sum(todo))})")
 
         with parts.committing(progress) as commit:
             if kept:
@@ -302,15 +317,17 @@ def _listed_parts(folder: Path, index: StoreIndex | None, tasks: Sequence[PartTa
     if index is None:
         return {}
     listed: dict[str, FinishedPart] = {}
-    for info in index.parts:
+    for at, info in enumerate(index.parts):
         files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
         if info.num_rejected:
             path = folder / info.rejects_name
             num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
             files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
         facts = PartFacts(part=info, tokenizer=index.tokenizer)
-        listed[info.fingerprint] = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
-    return {task.name: listed[task.fingerprint] for task in tasks if task.fingerprint in listed}
+        part = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
+        listed[info.fingerprint] = listed[f"{at}"] = part
+    keys = {task.name: task.slices[0].file.path if task.is_kept else task.fingerprint for task in tasks}
+    return {name: listed[key] for name, key in keys.items() if key in listed}
 
 
 def _renamed(
@@ -325,6 +342,9 @@ def _renamed(
     for task in tasks:
         part = parts.finished[task.name]
         facts: PartFacts = part.facts
+        if task.is_kept:
+            renamed[task.name] = part
+            continue
         names = names_of(task, sources)
         files = tuple(
             replace(file, path=path, source=source)

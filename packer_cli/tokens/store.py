@@ -126,6 +126,17 @@ class TokenStore:
                 for line, file in zip(lines, self._file_of(own).tolist(), strict=True):
                     yield self._files[file].path, line
 
+    def find(self, records: Sequence[tuple[str, int]]) -> list[list[int]]:
+        """Find the samples of each record, by its input file and line: the inverse of `locate`."""
+        of_file: dict[str, list[slice]] = {}
+        for file, stop in zip(self._files, np.cumsum(self._num_samples).tolist(), strict=True):
+            of_file.setdefault(file.path, []).append(slice(stop - file.num_samples, stop))
+        lines, found = np.concatenate([_NONE, *self._columns("line")]), []
+        for path, line in records:
+            borders = [each.start + np.searchsorted(lines[each], [line, line + 1]) for each in of_file.get(path, ())]
+            found.append([sample for begin, end in borders for sample in range(begin, end)])
+        return found
+
     def trees(self) -> ItemTrees:
         """Return the trees of all items. O(segments + branches)."""
         return item_trees(self._rows)
@@ -266,9 +277,10 @@ class TokenStore:
             return [*pool.map(lambda part: open_part(folder, part, token), parts)]
 
     def whole_batches(self) -> list[Columns]:
-        """Return the columns of all record batches, memory-mapped; of a remote store, `fetch_parts` fetches them."""
+        """Return the columns of all record batches, the same ones in each, memory-mapped; of a remote store,
+        `fetch_parts` fetches them."""
         self.fetch_parts()
-        return [batch for batch in self._batches if batch is not None]
+        return [self._as_rows(batch) for batch in self._batches if batch is not None]
 
     def _columns(self, name: str, numbers: Sequence[int] | None = None) -> list[NDArray[Any]]:
         """Read a column of numbers, or the `offsets` of tokens, of these record batches, by default of all."""

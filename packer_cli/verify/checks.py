@@ -122,7 +122,7 @@ def prove_pieces(pieces: Pieces, config: PlannedConfig, store: TokenStore | None
         np.maximum.at(ends, pieces.sample, end)
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
         return
-    samples = StoreSamples(store).of(config.validation, config.is_validation)
+    samples = StoreSamples(store).of(config)
     samples.cut(size_rule(config), config.seed).check(pieces)
 
 

@@ -74,7 +74,8 @@ def test_the_choices_and_what_came_of_them(tokenize, lines_of, tokenizer, tmp_pa
     )  # Large files are parts of their own.
     partly = lines_without_seconds(tokenize(path, more))
     assert partly[:4] == choices
-    assert partly[4].startswith("tokenized 2 records and reused 6: 7 samples (2 messages, 2 text, 1 alpaca, ")
+    assert partly[4] == "changed: 1 file added; 1 of 2 parts to tokenize (5.0 MiB)"
+    assert partly[5].startswith("tokenized 2 records and reused 6: 7 samples (2 messages, 2 text, 1 alpaca, ")
     index = json.loads((tmp_path / "out" / "tokens" / "tokens.json").read_text())
     assert (index["tokenizer"]["backend"], index["tokenizer"]["eos_token"]) == ("gigatoken", "<|end|>")
     assert index["parts"][0]["shapes"] == {"alpaca": 1, "messages": 2, "prompt-completion": 1, "text": 1, "tokens": 1}
@@ -102,7 +103,9 @@ def test_other_rules_for_eos(tokenize, lines_of, tmp_path, options, row, ends):
     done = tokenize(lines_of(*records), *options)
     assert (done.stderr.splitlines()[3], done.stderr.splitlines()[-1]) == (row, ends)
     before = tree(tmp_path / "out")
-    assert tokenize(lines_of(*records)).stderr.splitlines()[4].startswith("tokenized 6 ")  # Not reused.
+    changed, made = tokenize(lines_of(*records)).stderr.splitlines()[4:6]
+    assert changed.startswith(f"changed: --append-eos {options[1]} -> auto; 1 of 1 part to tokenize (")
+    assert made.startswith("tokenized 6 ")  # Not reused.
     assert samples(tmp_path / "out")[1:4] != [None] * 3
     assert tokenize(lines_of(*records), *options).code == 0
     assert tree(tmp_path / "out") == before

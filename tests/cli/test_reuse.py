@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+from packer_cli.tokens import stage
+from packer_cli.tokens.stage import library_versions
 from tests.reference import read_packs, tree
 
 LONG = ("--groups", "64,256", "--overflow", "drop")  # leaves out some of the samples
@@ -194,3 +196,54 @@ def test_a_template_for_tools(pack, here, tokenizer, tmp_path):
     assert pack("a.jsonl", "--tokenizer", own).code == 0
     assert pack("a.jsonl", "--tokenizer", own, output=tmp_path / "fresh").code == 0
     assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+
+
+def changes(done) -> list[str]:
+    assert done.code == 0, done.stderr
+    return [line.removeprefix("changed: ") for line in done.stderr.splitlines() if line.startswith("changed: ")]
+
+
+def test_what_differs_is_said_before_work_begins(pack, here, tokenizer, tmp_path, monkeypatch):
+    """In one line, with how much is tokenized; nothing where nothing differs."""
+    own = shutil.copytree(tokenizer, tmp_path / "tokenizer")
+    words = ("--tokenizer", own)
+    assert changes(pack(".", *words)) == changes(pack(".", *words)) == []
+    size = f"{sum(path.stat().st_size for path in here.glob('*.jsonl')) / 1024:.1f} KiB"
+    whole = f"1 of 1 part to tokenize ({size})"
+    done = pack(".", *words, "--loss-on", "all", "--plain-content")
+    assert changes(done) == [f"--loss-on completion -> all, --plain-content false -> true; {whole}"]
+    assert done.stderr.index("changed: ") < done.stderr.index("tokenized 31 records")
+    assert changes(pack(".", *words)) == [f"--loss-on all -> completion, --plain-content true -> false; {whole}"]
+    assert changes(pack(".", *words, "--chat-template", TEMPLATE)) == [f"the chat template; {whole}"]
+    assert changes(pack(".", *words)) == [f"the chat template; {whole}"]
+    (own / "tokenizer.json").write_text((own / "tokenizer.json").read_text().replace('"id": 0', '"id":  0'))
+    assert changes(pack(".", *words)) == [f"damaged parts, or other files of the tokenizer; {whole}"]
+    settings = json.loads((own / "tokenizer_config.json").read_text()) | {"eos_token": "<|pad|>"}
+    (own / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert changes(pack(".", *words)) == [f"the tokenizer; {whole}"]
+    versions = {**library_versions("auto"), "jinja2": "99.0"}
+    monkeypatch.setattr(stage, "library_versions", lambda schema: versions)
+    old = library_versions("auto")["jinja2"]
+    assert changes(pack(".", *words)) == [f"jinja2 {old} -> 99.0; {whole}"]
+
+
+def test_what_differs_of_the_inputs(pack, here, lines_of, tmp_path):
+    texts = [f"{i:02}" + " word" * ((4 << 20) // 500 - 5) for i in range(100)]  # With others over 4 MiB, so in a part
+    big = lines_of(*({"text": text} for text in texts), name="in/d.jsonl")  # of its own.
+    assert changes(pack(".")) == []
+    (here / "b.jsonl").rename(here / "bb.jsonl")
+    assert changes(pack(".")) == []
+    (here / "a.jsonl").unlink()
+    (here / "c.jsonl").write_text((here / "bb.jsonl").read_text() * 2)
+    shutil.copy(here / "bb.jsonl", here / "e.jsonl")
+    (line,) = changes(pack("."))
+    assert line.startswith("1 file added, 1 file removed, 1 file changed; 2 of 3 parts to tokenize (")
+    big.unlink()
+    (line,) = changes(pack("."))
+    assert line.startswith("1 file removed; 1 of 1 part to tokenize (")
+    (line,) = changes(pack("./c.jsonl", "./e.jsonl", "./bb.jsonl"))
+    assert line.startswith("the order of files; 1 of 1 part to tokenize (")
+    part = next((tmp_path / "out" / "tokens").glob("part-*.arrow"))
+    part.write_bytes(part.read_bytes()[:-1])
+    (line,) = changes(pack("./c.jsonl", "./e.jsonl", "./bb.jsonl"))
+    assert line.startswith("damaged parts, or other files of the tokenizer; 1 of 1 part to tokenize (")

@@ -11,7 +11,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.commands import append, pack_corpus
-from packer_cli.commands.append import REMEDY
+from packer_cli.commands.append import GONE_REMEDY
 from packer_cli.errors import RunError
 from tests.cli_runner import run
 from tests.reference import current_tree, home, tree
@@ -155,10 +155,7 @@ def test_an_input_that_is_gone(sample, tmp_path):
     (tmp_path / "a.jsonl").unlink()
     done = appended(out, sample / "new.jsonl")
     assert done.code == 2
-    assert done.stderr == (
-        f"error: {tmp_path / 'a.jsonl'}: no such file or directory, and not a Hugging Face data set name either; "
-        f"check the name; {REMEDY}\n"
-    )
+    assert done.stderr == (f"error: {tmp_path / 'a.jsonl'}: gone since the set was packed; {GONE_REMEDY}\n")
     shutil.rmtree(out / "tokens")
     done = appended(out, sample / "new.jsonl")
     assert done.code == 2

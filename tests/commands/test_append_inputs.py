@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.commands.append import REMEDY
+from packer_cli.commands.append import GONE_REMEDY, REMEDY
 from tests.cli_runner import run
 from tests.reference import current_tree, tree
 
@@ -71,23 +71,13 @@ def rotate(data: Path) -> str:
     return "c.jsonl: has changed since it was packed"
 
 
-def add(data: Path) -> str:
-    (data / "data" / "z.jsonl").write_text((data / "new.jsonl").read_text())
-    return "data/z.jsonl: is new in data, an input of the set"
-
-
-def remove(data: Path) -> str:
-    (data / "data" / "b.jsonl").unlink()
-    return "data/b.jsonl: is missing in data, an input of the set"
-
-
 def swap(data: Path) -> str:
     for old, new in (("a", "z"), ("b", "a"), ("z", "b")):
         (data / "data" / f"{old}.jsonl").rename(data / "data" / f"{new}.jsonl")
     return "data/a.jsonl: has changed since it was packed"
 
 
-@pytest.mark.parametrize("change", [rotate, add, remove, swap])
+@pytest.mark.parametrize("change", [rotate, swap])
 def test_an_input_of_the_set_that_has_changed_is_refused(out, data, change):
     before = tree(out)
     why = change(data)
@@ -136,7 +126,7 @@ def test_inputs_that_have_moved(out, data, tmp_path, old):
         (data / "c.jsonl").rename(tmp_path / "archive" / "c.jsonl")
     done = appended(out, "new.jsonl")
     assert done.code == 2
-    assert done.stderr.endswith(f"{REMEDY}\n")
+    assert done.stderr.endswith(f"gone since the set was packed; {GONE_REMEDY}\n")
     done = appended(out, "new.jsonl", *(word for move in moves for word in ("--moved", move)))
     assert done.code == 0, done.stderr
     c = "c.jsonl" if old != "home" else str(tmp_path / "archive" / "c.jsonl")
