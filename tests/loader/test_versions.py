@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch.distributed as dist
 from torch.utils.data import DataLoader
@@ -203,6 +204,17 @@ def test_rebalance_refuses_a_state_of_an_earlier_version(out: Path) -> None:
     call("restore", f"{out}@1")
     call("rebalance", out, "--gpus", "4", "--state", file)
     assert len(PackedDataset(out, 0, 4))
+
+
+def test_a_remote_set_goes_back(made: Path, tmp_path: Path) -> None:
+    system = fsspec.filesystem("memory")
+    system.put(f"{made}/", "/weeks/OUT/", recursive=True)
+    options = {"cache_dir": tmp_path / "cache", "storage_options": {}}
+    ds = PackedDataset("memory://weeks/OUT/", 0, 2, **options)  # type: ignore[arg-type]
+    ds.load_state_dict(state_of_first(made))
+    assert ds.folder == f"memory://weeks/OUT/{first_folder(made).name}"
+    assert keys(ds) == first_version(made)
+    system.rm("/weeks", recursive=True)
 
 
 def test_a_validation_set_goes_with_its_training_set(made: Path) -> None:
