@@ -228,8 +228,8 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
     known = {generation.fingerprint: generation for generation in manifest.generations}
     if stop.fingerprint in known:
         return known[stop.fingerprint]
-    other = stop.planned_fingerprint and version_beside(folder, stop.planned_fingerprint, folder.parent)
-    if other:
+    planned = stop.planned_fingerprint  # None: of no state.
+    if planned and (other := version_beside(folder, planned, folder.parent)):
         raise InputError(f"{stop.name} is of {other!r}, not of the current version; run hbpack restore {other} first")
     raise InputError(
         f"{stop.name} is of the packed set {stop.fingerprint}, and {str(plan_base(folder))!r} is and was "

@@ -192,7 +192,8 @@ def _choose_version(path: Path) -> Path:
         return path.resolve() if isinstance(path, Path) and path.is_symlink() else path
     version = found if found.parent == path else found.parent  # Which has the validation set.
     is_current = path in (version.parent, version.parent / found.name)
-    if not is_current or not dist.is_available() or not dist.is_initialized() or get_worker_info() is not None:
+    has_store = dist.is_available() and dist.is_initialized() and dist.get_backend() not in ("fake", "mpi")
+    if not is_current or not has_store or get_worker_info() is not None:
         return found
     store = dist.distributed_c10d._get_default_store()
     name = store.compare_set(f"hbpack/{version.parent}", "", version.name).decode()

@@ -18,6 +18,7 @@ from typing import Any
 import fsspec
 import pytest
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -284,6 +285,14 @@ def test_a_run_keeps_its_version_until_it_ends(out: Path, monkeypatch: pytest.Mo
     assert str(error.value) == (
         f"{before.folder!r}, which other processes of the run read, is not here: give all the same files"
     )
+
+
+def test_processes_without_a_store_do_not_ask_it(made: Path) -> None:
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        assert Path(PackedDataset(made, 0, 2).folder) == home(made)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_without_a_run_the_current_version_is_read(out: Path) -> None:

@@ -76,8 +76,8 @@ class PackedSFTDataset(Dataset[dict[str, torch.Tensor]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raise ConfigError for a state of another version: verl has counted the rows of this one."""
-        planned, root = state["planned_fingerprint"], self._shards.storage.root
-        if planned != self._shards.manifest.planned_fingerprint:
+        root, planned = self._shards.storage.root, state["planned_fingerprint"]
+        if state != self.state_dict():
             other = version_beside(root, planned, root.parent) or f"the set {planned}"
             raise ConfigError(f"the checkpoint is of {other}, and this is {root}: set data.train_files to {other}")
 
