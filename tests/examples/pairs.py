@@ -110,6 +110,10 @@ class PairSet(PackedDataset):
                 first += sum(map(len, row))
 
     @property
+    def folder(self) -> str:  # type: ignore[override]
+        return str(self.path)
+
+    @property
     def manifest(self) -> dict[str, Any]:
         group = {
             "sp_size": self.degree,
@@ -134,6 +138,9 @@ class PairSet(PackedDataset):
 
     def __getitem__(self, i: int) -> Any:
         return self.batches[i]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iter_from(self.position if self.position < len(self) else 0)
 
     def iter_from(self, i: int) -> Iterator[Any]:
         return iter(self.batches[i:])

@@ -34,6 +34,7 @@ from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 from tests.examples.packed_pairs import NUM_PAIRS, NUM_STEPS, WAYS, ExactLogProbs, make_model
 from tests.examples.pairs import Pair, PairSet, make_pairs
+from tests.reference import home
 
 SCRIPT = Path(__file__).with_name("packed_pairs.py")
 MOST = (
@@ -253,7 +254,7 @@ def test_a_model_that_was_trained_is_not_the_reference(
     pairs = [pair._replace(ref_chosen_logps=math.nan) for pair in make_pairs(6)]
     sets = [PairSet(pairs, [[[6]]], 0) for _ in range(3)]
     for number, dataset in enumerate(sets):
-        dataset.fingerprint = str(number)
+        dataset.path = dataset.fingerprint = str(number)
     trainer = make(
         dataset=sets[0],
         precompute_ref_log_probs=True,
@@ -352,7 +353,7 @@ def test_records_train_as_in_trl(repo: Path, tmp_path: Path, monkeypatch: pytest
     for name in ("grad_norm", "rewards/chosen", "rewards/margins", "logps/rejected"):
         assert found[name] == pytest.approx(wanted[name], rel=1e-9), name
     assert found["num_tokens"] < wanted["num_tokens"]
-    assert len(list((tmp_path / "OUT" / "reference").iterdir())) == 1
+    assert len(list((home(tmp_path / "OUT") / "reference").iterdir())) == 1
     assert run(main, "rebalance", tmp_path / "OUT", "--gpus", 2).code == 0
     again = make_model(seed=1)
     reference = ReferenceLogps(SimpleNamespace(**vars(trainer) | {"ref_model": again}), trl.trainer.utils.hash_module)
