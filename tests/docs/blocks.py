@@ -82,7 +82,7 @@ def read_blocks(page: str) -> list[Block]:
 
 def linked_scripts(page: str) -> list[str]:
     """The scripts of examples/ that a page tells its readers to save."""
-    return re.findall(r"\]\([./]*examples/(\w+\.py)\)", (ROOT / page).read_text(encoding="utf-8"))
+    return re.findall(r"\]\([./]*examples/(\w+\.(?:py|sh))\)", (ROOT / page).read_text(encoding="utf-8"))
 
 
 def num_ranks(page: str) -> int:
