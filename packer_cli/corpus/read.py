@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from packer_cli.corpus.blocks import require_span
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
@@ -52,7 +53,8 @@ class SliceReader(Normalizer):
                 remedy = f"leave out --items {self._items}" if has_items else "give --schema auto or tokens"
                 raise ConfigError(f"{file.path}: holds token ids, not {schema} records; {remedy}")
             else:
-                for raw in READERS[file.format].read(slice_, self._rules, self.fields):
+                found = READERS[file.format].read(slice_, self._rules, self.fields)
+                for raw in islice(found, None, None, slice_.every):
                     self.lost[base] += raw.lost
                     yield self._documents(raw, base)
         except HbpackError:

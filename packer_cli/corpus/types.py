@@ -101,6 +101,8 @@ class CorpusSlice(NamedTuple):
     span: tuple[int, int] | None = None
     """The bytes of the file that hold it, compared after they were read: another program may hold a file mapped, and
     change it without a trace in its times."""
+    every: int = 1
+    """1: all its batches of records are read; n: only every n-th, for a sample."""
 
     @classmethod
     def lost(cls, file: CorpusFile, why: str) -> CorpusSlice:

@@ -1,45 +1,32 @@
 """A sample of each input: what its records are, and how long.
 
-Price: reading about a megabyte of each of a few files of each folder and suffix, and encoding a few hundred records;
-files are not read whole.
-Long files of JSON lines are read at four places, as data are often sorted or joined; others from the beginning.
+Price: reading a few megabytes of each input, see `packer_cli.corpus.sample`, and encoding a few hundred records.
 """
 
 from __future__ import annotations
 
-import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.discover import cut_file, discover
+from packer_cli.corpus.discover import discover
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.registry import READERS
-from packer_cli.corpus.readers.stream import END
+from packer_cli.corpus.sample import sample_files
 from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Document, DocumentBatch
-from packer_cli.corpus.versions import restamped
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.plan.core.mixture import in_tokens
-from packer_cli.remote.local import local_file
-from packer_cli.remote.path import as_path
-from packer_cli.remote.system import is_url
 from packer_cli.sizes import Share, TokenShare
 
 MOST_RECORDS = 400
 """Most records to read of each input."""
-_MOST_FILES = 32
-"""Most files of each input, and most folders and suffixes that are told apart."""
 _BYTES_A_TOKEN = 4
 """Without a tokenizer: of English text, about."""
-_LONG = 1 << 22
-"""Bytes of a file that is read at several places."""
-_BY_BYTES = ("jsonl", "json", "text", "flat")
 
 
 @dataclass(kw_only=True)
@@ -68,12 +55,12 @@ class Look:
     rejects: list[str] = field(default_factory=list)
     """Why records of the sample cannot be used: `FILE:LINE: reason`."""
     kinds: list[tuple[float, list[int]]] = field(default_factory=list)
-    """For each folder and suffix, about how many records its files have, and lengths of some."""
+    """For each kind of files, about how many records they have, and lengths of some."""
 
     @property
     def num_bytes(self) -> int:
         """Size of the files."""
-        return _num_bytes_of(self.files)
+        return sum(file.num_bytes for file in self.files)
 
     @property
     def num_records(self) -> float:
@@ -121,51 +108,39 @@ class Sampler:
         (source,), found = discover([text])
         own = [file for file in found if file.num_bytes]
         look = Look(name=text, weight=source.weight, files=own, skipped=source.skipped or ())
-        kinds = _kinds(own)
-        for files in kinds:
-            step = -(-len(files) * len(kinds) // _MOST_FILES)
-            some, first = files[::step], len(look.lengths)
-            most = max(1, MOST_RECORDS // (len(kinds) * len(some)))
-            number = sum(self._read(file, most, look) for file in some)
-            number *= _num_bytes_of(files) / max(1, _num_bytes_of(some))
+        strata = sample_files(own)
+        for stratum in strata:
+            first, most = len(look.lengths), max(1, MOST_RECORDS // (len(strata) * len(stratum.places)))
+            num_read = sum(self._read(place.slice_, most, look) for place in stratum.places)
+            number = stratum.num_records or num_read * stratum.num_bytes / sum(
+                place.window for place in stratum.places
+            )
             look.kinds.append((number, look.lengths[first:]))
         return look
 
-    def _read(self, file: CorpusFile, most: int, look: Look) -> float:
-        """Add some records of a file. Returns about how many it has."""
-        slices = _places(restamped(file))[:most]
-        if slices and slices[0].unreadable:
-            look.rejects.append(f"{file.path}: {slices[0].unreadable}")
-            return 0.0
-        if slices and not look.keys:
-            look.keys = self._first_keys(slices[0])
-        num_read = num_bytes = 0
-        is_whole = len(slices) == 1 and file.format in _BY_BYTES
-        for slice_ in slices:
-            taken = 0
-            for batch in self._reader.read(slice_):
-                for reject in batch.rejects:  # Behind the first place, lines have no number.
-                    line = "" if slice_.start else f":{reject.line}"
-                    look.rejects.append(f"{file.path}{line}: {reject.reason}")
-                batch = replace(batch, documents=batch.documents[: most // len(slices) - taken])
-                look.shapes.update(document.kind for document in batch.documents)
-                if batch.tokens is not None:
-                    look.shapes["tokens"] += len(batch.tokens.lines)
-                lengths = self._lengths(batch, look, file)
-                look.lengths += lengths
-                taken += len(lengths) + len(batch.rejects)
-                num_bytes += sum(map(_num_bytes, batch.documents)) or 2 * sum(lengths)
-                num_read += (
-                    len(batch.documents) + len(batch.rejects) + (len(batch.tokens.lines) if batch.tokens else 0)
-                )
-                if taken >= most // len(slices):
-                    is_whole = False
-                    break
-        return (
-            (is_whole and num_read)
-            or _count_records(file)
-            or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
-        )
+    def _read(self, slice_: CorpusSlice, most: int, look: Look) -> int:
+        """Add some records of a place in a file. Returns how many it has."""
+        path = slice_.file.path
+        if slice_.unreadable:
+            look.rejects.append(f"{path}: {slice_.unreadable}")
+            return 0
+        look.keys = look.keys or self._first_keys(slice_)
+        is_begin = slice_.start == 0 and any(file[1:5] == slice_.file[1:5] for file in look.files)
+        num_read = num_taken = 0
+        for batch in self._reader.read(slice_):
+            num_read += len(batch.documents) + len(batch.rejects) + (len(batch.tokens.lines) if batch.tokens else 0)
+            if num_taken >= most:
+                continue
+            for reject in batch.rejects:  # Elsewhere than at the begin of a file, lines have no number.
+                look.rejects.append(f"{path}{f':{reject.line}' if is_begin else ''}: {reject.reason}")
+            batch = replace(batch, documents=batch.documents[: most - num_taken])
+            look.shapes.update(document.kind for document in batch.documents)
+            if batch.tokens is not None:
+                look.shapes["tokens"] += len(batch.tokens.lines)
+            lengths = self._lengths(batch, look, slice_.file)
+            look.lengths += lengths
+            num_taken += len(lengths) + len(batch.rejects)
+        return num_read
 
     def _first_keys(self, slice_: CorpusSlice) -> tuple[str, ...]:
         """Read the keys of a slice's first record, of those that some shape has."""
@@ -210,60 +185,6 @@ def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int3
         if lengths
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
-
-
-def _kinds(files: Sequence[CorpusFile]) -> list[list[CorpusFile]]:
-    """Group the files by folder and suffix, whose records may differ; by suffix alone, if there are many folders."""
-    by_suffix, by_both = defaultdict(list), defaultdict(list)
-    for file in files:
-        folder, suffix = os.path.dirname(file.path), os.path.splitext(file.path)[1]
-        by_suffix[suffix].append(file)
-        by_both[folder, suffix].append(file)
-    return [*(by_both if len(by_both) <= _MOST_FILES else by_suffix).values()]
-
-
-def _num_bytes_of(files: Sequence[CorpusFile]) -> int:
-    return sum(file.num_bytes for file in files)
-
-
-def _places(file: CorpusFile) -> list[CorpusSlice]:
-    """Return slices to begin reading at, without the fingerprint, which would take reading all of a file."""
-    is_plain = file.compression == "none"
-    if is_plain and file.format == "jsonl" and file.num_bytes >= _LONG and not is_url(file.path):
-        return [CorpusSlice(file=file, start=start, stop=file.num_bytes) for start in _line_starts(file)]
-    return cut_file(file, END)[:1] if is_plain else [CorpusSlice(file=file, start=0, stop=END)]
-
-
-def _line_starts(file: CorpusFile) -> list[int]:
-    """Find the starts of the first line, and of the lines behind each quarter."""
-    starts = [0]
-    with open(file.path, "rb") as data:
-        for quarter in (1, 2, 3):
-            data.seek(file.num_bytes * quarter // 4)
-            data.readline(_LONG // 4)
-            starts.append(data.tell())
-    return sorted(set(starts))
-
-
-def _count_records(file: CorpusFile) -> float | None:
-    """Count about how many records a file has: exactly for Parquet, by the first megabyte's lines for JSON lines."""
-    if is_url(file.path) or file.compression != "none":
-        return None
-    if file.format == "parquet":
-        with suppress(OSError, ValueError):
-            return float(_parquet_metadata(file).num_rows)
-    if file.format == "jsonl":
-        with open(file.path, "rb") as data:
-            begin = data.read(1 << 20)
-        return max(1, begin.count(b"\n")) * file.num_bytes / max(len(begin), 1)
-    return None
-
-
-def _parquet_metadata(file: CorpusFile) -> Any:
-    """Read the footer of a Parquet file."""
-    import pyarrow.parquet as pq
-
-    return pq.read_metadata(local_file(as_path(file.path)))
 
 
 def _num_bytes(document: Document) -> int:

@@ -42,11 +42,16 @@ def _open_parquet(file: CorpusFile, read_dictionary: Sequence[str] = ()) -> pq.P
         return pq.ParquetFile(source, read_dictionary=list(read_dictionary), pre_buffer=is_far)
 
 
-def cut_parquet(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
-    """Cut row groups up to `slice_bytes` of uncompressed data by the footer, one at least."""
+def row_groups(file: CorpusFile) -> list[tuple[int, int]]:
+    """Read the rows, and uncompressed bytes, of each row group of a Parquet file from its footer."""
     with _open_parquet(file) as table:
         groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
-        sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+        return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
+def cut_parquet(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
+    """Cut row groups up to `slice_bytes` of uncompressed data by the footer, one at least."""
+    sizes = row_groups(file)
     limit = slice_bytes or default_slice_bytes(sum(size for _, size in sizes))
     return _cut_units(file, sizes, limit)
 
