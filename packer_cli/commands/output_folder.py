@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import intact_or_none, remove_folder
-from packer_cli.folder_lock import TaskLock, entries_of, hold_folder
+from packer_cli.folder_lock import TaskLock, entries_of, hold_folder, require_ours
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import (
     MANIFEST_NAME,
@@ -53,6 +54,12 @@ def locked_output(
     """
     refuse_validation(folder)
     return locked_set(folder, has_plan=has_plan, task=task)
+
+
+def require_usable(folder: Path) -> None:
+    """Raise OutputError where `locked_output` would, without making the folder."""
+    refuse_validation(folder)
+    require_ours(folder, partial(_is_own, folder))
 
 
 @contextmanager
