@@ -89,14 +89,15 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool], task: TaskLo
         OutputError: the folder cannot be written to, or holds something else.
         BusyError: another run is writing to it.
     """
-    _require_ours(folder, is_ours)
+    require_ours(folder, is_ours)
     with lock_folder(folder, task):
         if _wait.get():  # The run that was waited for may have written something else.
-            _require_ours(folder, is_ours)
+            require_ours(folder, is_ours)
         yield
 
 
-def _require_ours(folder: Path, is_ours: Callable[[list[str]], bool]) -> None:
+def require_ours(folder: Path, is_ours: Callable[[list[str]], bool]) -> None:
+    """Raise OutputError for a folder that cannot be written to or holds something else; see `hold_folder`."""
     entries = entries_to_write(folder)
     if entries and not is_ours(entries):
         raise OutputError(

@@ -22,6 +22,7 @@ from packer_cli.commands.arguments import python_name
 from packer_cli.commands.compare import Comparison
 from packer_cli.commands.find import Place, Places
 from packer_cli.commands.plan import Iteration, Iterations, MicroBatch, Stats
+from packer_cli.commands.predict import DryRun, PredictedRun
 from packer_cli.commands.report import Report
 from packer_cli.commands.simulate import Simulation
 from packer_cli.config import (
@@ -67,7 +68,10 @@ SECTIONS = {
     "Options of shards": (WriteConfig,),
     "Other options": (WorkersConfig, BoundConfig, RepeatConfig, TrainConfig),
 }
-RESULTS = (Iterations, Iteration, MicroBatch, Stats, Comparison, Simulation, Report, Chart, Places, Place)
+RESULTS = (
+    *(Iterations, Iteration, MicroBatch, Stats, Comparison, DryRun, PredictedRun, Simulation, Report, Chart),
+    *(Places, Place),
+)
 """Results of functions and methods."""
 LOADER = [
     f"packer_cli.loader{name}"

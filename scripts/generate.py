@@ -27,6 +27,7 @@ from packer_cli.commands.doctor import Checkup
 from packer_cli.commands.export import Exported
 from packer_cli.commands.find import Places
 from packer_cli.commands.init import WrittenConfig
+from packer_cli.commands.predict import DryRun
 from packer_cli.commands.rebalance import Rebalanced
 from packer_cli.commands.report import Report
 from packer_cli.commands.status import Status
@@ -52,6 +53,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OUTPUTS: dict[str, Any] = {
     "init": WrittenConfig,
     "set": SetOutput,
+    "dry-run": DryRun,
     "tokenize": Tokenized,
     "rebalance": Rebalanced,
     "versions": Versions,
@@ -118,7 +120,7 @@ def config_schema() -> str:
     properties["json"] = {"type": "boolean", "description": "Print JSON instead of tables."}
     properties["log_format"] = {"enum": [*FORMATS], "description": "Lines on stderr with time and level."}
     properties["wait"] = {"type": ["string", "integer"], "description": "Time to wait for another run, such as 5m."}
-    properties["dry_run"] = {"type": "boolean", "description": "Write no shards."}
+    properties["dry_run"] = {"type": "boolean", "description": "Write nothing: predict."}
     both = {**properties, **{name.replace("_", "-"): value for name, value in properties.items()}}
     schema = {"$schema": DIALECT, **schema, "title": "hbpack --config", "properties": dict(sorted(both.items()))}
     del schema["required"]  # The command line may give what the file does not.

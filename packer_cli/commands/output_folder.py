@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from packer_cli.config import PlannedConfig, validate
@@ -19,7 +20,7 @@ from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import warn
 from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.files import intact_or_none
-from packer_cli.folder_lock import TaskLock, hold_folder
+from packer_cli.folder_lock import TaskLock, hold_folder, require_ours
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import (
     MANIFEST_NAME,
@@ -39,6 +40,12 @@ from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK
 
 APPEND_MARKER = ".append.json"
 """File in the output folder from the beginning of an append to its end, from which a run goes on after a kill."""
+
+
+def require_usable(folder: Path) -> None:
+    """Raise OutputError where `locked_output` would, without making the folder."""
+    refuse_validation(folder)
+    require_ours(folder, partial(_is_own, folder))
 
 
 @contextmanager

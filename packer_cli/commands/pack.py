@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from packer_cli.commands.arguments import StrPath, path_names, takes
 from packer_cli.config import PackConfig, StorePlanConfig, TokenizeConfig, WriteConfig, validate
@@ -17,7 +17,25 @@ from packer_cli.tables.table import table_of_values, tables_html
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import BoundOptions, CallOfPack
     from packer_cli.commands.plan import Plan, Stats
+    from packer_cli.commands.predict import DryRun
     from packer_cli.format.manifest import Manifest
+
+
+@overload
+def pack(
+    inputs: StrPath | Sequence[StrPath], *, output: StrPath, dry_run: Literal[True], **options: Unpack[CallOfPack]
+) -> DryRun: ...
+
+
+@overload
+def pack(
+    inputs: StrPath | Sequence[StrPath],
+    *,
+    output: StrPath,
+    engine: str = "local",
+    dry_run: Literal[False] = False,
+    **options: Unpack[CallOfPack],
+) -> PackedSet: ...
 
 
 @takes(PackConfig, WorkersConfig)
@@ -28,7 +46,7 @@ def pack(
     engine: str = "local",
     dry_run: bool = False,
     **options: Unpack[CallOfPack],
-) -> PackedSet:
+) -> PackedSet | DryRun:
     """Turn a corpus into packed, balanced, scheduled shards, as `hbpack pack` does.
 
     Call it again after a crash, or with other groups: whatever is still valid is reused.
@@ -38,7 +56,7 @@ def pack(
             number of tokens, `"PATH@500Mtokens"`, or share of an epoch's tokens, `"PATH@70%"`.
         output: folder to write: new, empty, or an earlier run's.
         engine: where the work runs: `local`, the processes of this machine; `ray` or `ray:HOST:PORT`.
-        dry_run: tokenize and plan, but write no shards.
+        dry_run: write nothing; return a `DryRun`, which predicts what the run would give and take, by a sample.
         options: see "Options of a corpus", "of a plan" and "of shards"; `tokenizer`, and for most strategies `groups`
             and `gpus`, are required.
 
@@ -59,10 +77,13 @@ def pack(
         from packer_cli.config.resolve import require_plan  # Loads numba, 0.3 s.
 
         require_plan(plan)
-        if not dry_run:
-            refuse_index(write, folder=folder)
+        refuse_index(write, folder=folder)
+        if dry_run:
+            from packer_cli.commands.predict import predict_pack
+
+            return predict_pack(tokenize, plan, write, folder, running)
         with locked_output(folder):
-            pack_corpus(tokenize, plan, None if dry_run else write, folder, running)
+            pack_corpus(tokenize, plan, write, folder, running)
     return PackedSet(output)
 
 

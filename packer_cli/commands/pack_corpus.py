@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def pack_corpus(
     tokenize: TokenizeConfig,
     plan: StorePlanConfig,
-    write: WriteConfig | None,
+    write: WriteConfig,
     folder: Path,
     engine: Engine,
     inputs: Inputs | None = None,
@@ -39,7 +39,6 @@ def pack_corpus(
     """Turn a corpus into shards, without a lock.
 
     Args:
-        write: None to stop at the plan.
         inputs: see `packer_cli.tokens.stage.tokenize`.
         command: the `hbpack` command that makes the version.
     """
@@ -47,9 +46,8 @@ def pack_corpus(
     from packer_cli.commands.plan_store import check_options, make_plan
     from packer_cli.config.resolve import resolve
 
-    write_options = write or WriteConfig()
     checked = check_options(plan, tokenize.unit)
-    refuse_index(write_options, tokenize.unit)
+    refuse_index(write, tokenize.unit)
     if plan.validation is not None:
         refuse_other(folder)
 
@@ -57,19 +55,17 @@ def pack_corpus(
         """Refuse trees before they replace the store of a set. Where there is no set, tokens stay for another plan."""
         if has_plan and part.columns.of_items:
             resolve(plan, "item")
-            refuse_index(write_options, "item")
+            refuse_index(write, "item")
 
     has_plan = (folder / PLAN_NAME).exists()
     is_parallel = engine.workers > 1 and not has_plan
     with _kernels(checked.request) if is_parallel else nullcontext():
         index = make_whole(CorpusStore(tokenize, folder, inputs, require), engine)
     engine.release()
-    refuse_index(write_options, index.unit)
+    refuse_index(write, index.unit)
     make_plan(plan, checked, folder, folder)
-    if write is not None:
-        write_planned(
-            WriteConfig(**dict(write)), folder, engine, command, is_pack=True
-        )  # With its defaults, as if given.
+    given = WriteConfig(**dict(write))  # With its defaults, as if given.
+    write_planned(given, folder, engine, command, is_pack=True)
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
 
 

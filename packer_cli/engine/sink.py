@@ -8,6 +8,7 @@ that has room for the whole file in `$TMPDIR`.
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,6 +168,21 @@ class Sink:
         """Remove the temporary files."""
         for temporary, _ in self._waiting:
             temporary.unlink(missing_ok=True)
+
+
+class MemorySink(Sink):
+    """Keeps the files of a task in memory."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        super().__init__(Path(), "")
+        self.contents: dict[str, io.BytesIO] = {}
+
+    @contextmanager
+    def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
+        """Open a new file, which is in `contents` from then on."""
+        self.contents[path] = io.BytesIO()
+        yield HashingFile(self.contents[path])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
+from packer_cli.corpus.sample import Stratum, sample_files
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.corpus.versions import is_settled
 from packer_cli.engine.array import ArrayRecords, TaskShare, merged
@@ -38,7 +39,7 @@ from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreInd
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.known_inputs import KnownInputs, KnownSlice
 from packer_cli.tokens.limits import require_accepted
-from packer_cli.tokens.part import Description, PartFacts, PartTask, part_tasks, work
+from packer_cli.tokens.part import Description, PartFacts, PartSample, PartTask, part_tasks, tokenize_sample, work
 from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
 from packer_cli.tokens.tokenizer.files import writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
@@ -96,6 +97,10 @@ def slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
 
 _MOST_LOOKED_AT = 16
 """Most inputs whose first records are looked at before all inputs are tokenized."""
+
+
+_MOST_OF_SAMPLE = 4
+"""Most workers that share the sample of some files."""
 
 
 class Inputs(NamedTuple):
@@ -211,6 +216,29 @@ class StoreOutput(Output[StoreIndex]):
             share.record(finished)
         index = index_of(header, finished.values()) if finished else None
         return index, num_reused, before if repairs else None
+
+    def sample(self, engine: Engine) -> tuple[Sequence[Source], list[tuple[Stratum, list[PartSample]]], float]:
+        """Tokenize a sample of the inputs in memory, by several workers at a time, as a run does; write nothing.
+
+        Returns:
+            The inputs; their files by kind, each kind with its sample; and the seconds that reading these took.
+        """
+        self._list_inputs()
+        begun = time.perf_counter()
+        strata = sample_files(self._inputs.files)
+        reading = time.perf_counter() - begun
+        found: list[tuple[Stratum, list[PartSample]]] = [(stratum, []) for stratum in strata]
+        number = min(engine.workers, _MOST_OF_SAMPLE)
+        cuts = [
+            Cut(name=str(i), slices=slices, start=0, stop=0)
+            for i, stratum in enumerate(strata)
+            for first in range(number)
+            if (slices := tuple(place.slice_ for place in stratum.places[first::number] if place.num_bytes))
+        ]
+        for i, result in engine.run(tokenize_sample, part_tasks(self._config, self._header, cuts)):
+            assert isinstance(result, PartSample)  # None is risky.
+            found[int(cuts[i].name)][1].append(result)
+        return self._inputs.sources, found, reading
 
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> StoreIndex:
         """Write the index of the finished parts, see `Output`.

@@ -35,13 +35,16 @@ def test_a_set_gives_its_figures(packed, command):
     assert repr(opened) == f"PackedSet({str(packed.path)!r})"
 
 
-def test_a_dry_run_plans(corpus, sample, tmp_path):
-    made = hbpack.pack(
-        [corpus], output=tmp_path, tokenizer=sample / "tokenizer", dry_run=True, workers=1, schema="messages", **GROUPS
-    )
-    assert made.plan().counts.samples == 100
-    with pytest.raises(hbpack.HbpackError, match="holds no packed data set"):
-        made.manifest()
+def test_a_dry_run_predicts(corpus, sample, tmp_path):
+    options = {"output": tmp_path, "tokenizer": sample / "tokenizer", "workers": 1, "schema": "messages", **GROUPS}
+    found = hbpack.pack([corpus], dry_run=True, **options)
+    made = hbpack.pack([corpus], dry_run=False, **options).plan().counts
+    assert (found.records, found.samples, found.tokens) == (made.records, made.samples, made.tokens)
+
+
+def test_a_dry_run_writes_nothing(corpus, sample, tmp_path):
+    hbpack.pack([corpus], output=tmp_path, tokenizer=sample / "tokenizer", dry_run=True, workers=1, **GROUPS)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

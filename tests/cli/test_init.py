@@ -65,7 +65,7 @@ def test_each_kind_of_file_is_looked_at(hbpack, sample, tokenizer, folder):
     assert options["groups"] == ["16k:1", "32k:2"]
     number = int(re.search(r"102 files of jsonl/parquet, .*, about (\d+) records\n", text)[1])
     assert 200 < number < 450
-    assert "rejected" not in hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").stderr.replace(
+    assert "rejected" not in hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).stderr.replace(
         " 0 rejected", ""
     )
 
@@ -136,7 +136,7 @@ def test_groups_are_no_longer_than_memory_holds(hbpack, sample, tokenizer, folde
     longest = re.search(r"Memory holds rows of (\w+) tokens, and 33.3% of the records are longer\.", text)[1]
     assert f"Write `groups: auto` and `max-length: {longest}` to choose by all of the data." in text
     assert json.loads(done.stdout)["options"]["groups"][-1].split(":")[0] == longest
-    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").code == 0
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 0
 
 
 def test_conversations_without_a_template(hbpack, sample, tokenizer, folder):
@@ -232,7 +232,7 @@ def test_from_a_training_config_of_llamafactory(hbpack, sample, tokenizer, folde
         "loss-on": "last-turn", "overflow": "truncate", "groups": ["1k:1"], "global-tokens": "16k", "epochs": 3,
         "validation": "10%", "gpus": 2,
     }  # fmt: skip
-    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").code == 0
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 0
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_from_llamafactory(hbpack, sample, tokenizer, folder):
     )
     done = hbpack("init", "--from", "data/dataset_info.json", "--tokenizer", tokenizer, "--gpus", 1)
     assert done.stderr == "warning: not carried over: data set p: images: only text is packed\n"
-    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").code == 0
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 0
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def table(path, rows, *, cut=0):
     ],
 )
 def test_limits(pack, two_bad, tmp_path, limit, what):
-    done = pack(two_bad, "--max-rejected", limit, "--dry-run")
+    done = pack(two_bad, "--max-rejected", limit)
     if what is None:
         assert done.code == 0
         return
@@ -70,11 +70,11 @@ def test_a_damaged_file_counts_as_what_it_lost(pack, lines_of, tmp_path):
     whole, damaged = table(tmp_path / "a.parquet", 1000), table(tmp_path / "b.parquet", 1000, cut=10)
     lines_of(*TEXTS, "bad", name="c.jsonl")
     for limit in ("40%", "40%bytes", "500"):
-        done = pack(tmp_path / "*.parquet", tmp_path / "c.jsonl", "--max-rejected", limit, "--dry-run")
+        done = pack(tmp_path / "*.parquet", tmp_path / "c.jsonl", "--max-rejected", limit)
         assert done.code == 1
         assert "lost in damaged files, about " in done.stderr
         assert f"such as {damaged}: damaged: opening it fails" in done.stderr
-    words = (whole, damaged, tmp_path / "c.jsonl", "--dry-run")
+    words = (whole, damaged, tmp_path / "c.jsonl")
     assert pack(*words, "--max-rejected", "60%").code == pack(*words, "--max-rejected", "60%bytes").code == 0
 
 
@@ -82,11 +82,11 @@ def test_strict(pack, hbpack, chats, tokenizer, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(chats.read_bytes())
-    assert pack(folder, "--strict", "--dry-run").code == 0
+    assert pack(folder, "--strict").code == 0
     (folder / "b.xyz").write_text("no data")
     damaged = table(folder / "c.parquet", 10, cut=9)
     words = ("--tokenizer", tokenizer, "--workers", 1, "--output", tmp_path / "store")
-    for done in (pack(folder, "--strict", "--dry-run"), hbpack("tokenize", folder, *words, "--strict")):
+    for done in (pack(folder, "--strict"), hbpack("tokenize", folder, *words, "--strict")):
         line = done.stderr.splitlines()[-1]
         assert done.code == 1
         assert line.startswith(
@@ -99,7 +99,7 @@ def test_strict(pack, hbpack, chats, tokenizer, tmp_path):
     (folder / "b.xyz").unlink()
     damaged.unlink()
     table(folder / "c.parquet", 10)
-    assert pack(folder, "--strict", "--dry-run").code == 0
+    assert pack(folder, "--strict").code == 0
 
 
 def test_only_new_inputs_count_for_append(pack, hbpack, two_bad, lines_of, tmp_path):
@@ -126,7 +126,7 @@ def test_limits_in_python_and_in_a_config(two_bad, hbpack, tokenizer, tmp_path):
     for limit in (1, "1", "1%"):
         with pytest.raises(TooManyRejectedError, match=r"^2 of 100 records \(2.00%\) rejected"):
             packer_cli.pack(two_bad, max_rejected=limit, **options)
-    packer_cli.pack(two_bad, max_rejected="2%", strict=True, dry_run=True, **options)
+    packer_cli.pack(two_bad, max_rejected="2%", strict=True, **options)
     config = {"inputs": [str(two_bad)], "max-rejected": 1, **{k: str(v) for k, v in options.items()}}
     (tmp_path / "config.yaml").write_text(json.dumps(config | {"gpus": 1, "workers": 1}))
     done = hbpack("pack", "--config", tmp_path / "config.yaml")

@@ -59,7 +59,7 @@ def test_positions_of_a_model(tmp_path, config, positions):
 def test_samples_over_the_positions_of_the_model(pack, lines_of, sample, tmp_path, positions, is_short):
     model = json.loads((sample / "model" / "config.json").read_text()) | {"max_position_embeddings": positions}
     (tmp_path / "config.json").write_text(json.dumps(model))
-    words = ("--groups", "1k:1", "--gpus", 8, "--model", tmp_path / "config.json", "--gpu", "h100", "--dry-run")
+    words = ("--groups", "1k:1", "--gpus", 8, "--model", tmp_path / "config.json", "--gpu", "h100")
     found = warnings_of(pack(lines_of({"text": "good " * 5000}), *words))
     assert [line.split(";")[0] for line in found] == [
         f"warning: a sample has 1,024 tokens, and {tmp_path}/config.json has positions for 700"

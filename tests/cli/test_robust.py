@@ -96,15 +96,6 @@ def test_a_damaged_file_is_made_again(hbpack, pack, chats, tmp_path, name):
             (out / path).write_bytes(content)
 
 
-def test_a_dry_run_is_a_beginning(pack, chats, tmp_path):
-    assert pack(chats, "--dry-run").code == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["plan.arrow", "rejected.jsonl", "tokens"]
-    done = pack(chats)
-    assert UP_TO_DATE[0] in done.stderr
-    assert pack(chats, output=tmp_path / "fresh").code == 0
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
-
-
 def test_without_the_tokens(hbpack, pack, chats, tmp_path):
     out = tmp_path / "out"
     assert pack(chats, "--no-keep-tokens").code == 0

@@ -94,12 +94,6 @@ def test_running_again_does_nothing(packed, sample_inputs, options):
     assert times(packed) == before
 
 
-def test_a_dry_run_writes_no_shards(tmp_path, sample_inputs, options):
-    done = hbpack("pack", *sample_inputs, *options, "--output", tmp_path / "out", "--dry-run")
-    assert "ABR" in done.stdout
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["plan.arrow", "rejected.jsonl", "tokens"]
-
-
 def test_the_manifest_and_the_ranks_agree_with_the_shards(packed):
     manifest = json.loads((packed / "hbpack.json").read_text())
     packs = read_packs(packed)

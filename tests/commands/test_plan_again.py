@@ -86,7 +86,7 @@ def test_defaults_are_had_back(first, tmp_path):
 
 
 def test_other_groups_keep_what_the_groups_had(chats, pack, tmp_path):
-    pack(tmp_path / "out", chats, "--parallel", "tp=2,pp=2", "--align", 16, "--groups", "512:1", "--dry-run")
+    pack(tmp_path / "out", chats, "--parallel", "tp=2,pp=2", "--align", 16, "--groups", "512:1")
     plan(tmp_path / "out", tmp_path / "new", "--groups", "256:1,2k:2")
     assert [(group.tp_size, group.pp_size, group.align) for group in config(tmp_path / "new").groups] == [
         (2, 2, 16)
@@ -99,7 +99,7 @@ def test_other_groups_keep_what_the_groups_had(chats, pack, tmp_path):
 
 def test_what_another_strategy_lacks_is_left_out(chats, pack, tmp_path):
     words = ("--max-samples", 9, "--curriculum-steps", 2, "--step-mix", "stratified", "--packing", "isf:rounds=7")
-    pack(tmp_path / "out", chats, *words, "--fill", "longest", "--seed", 5, "--dry-run", "--global-tokens", "8k")
+    pack(tmp_path / "out", chats, *words, "--fill", "longest", "--seed", 5, "--global-tokens", "8k")
     line = plan(tmp_path / "out", tmp_path / "new", "--strategy", "wlb")[0]
     assert line.startswith("changed: --strategy wlb (was balanced), --groups 1k:4 (was 256:1,1k:4), --packing delay")
     for lost in ("--max-samples none (was 9)", "--curriculum-steps none (was 2)", "--fill none (was longest)"):
@@ -110,7 +110,7 @@ def test_what_another_strategy_lacks_is_left_out(chats, pack, tmp_path):
 def test_what_was_predicted_stays_with_what_it_was_predicted_from(chats, pack, tmp_path):
     model = tmp_path / "config.json"
     model.write_text(json.dumps(MODEL))
-    pack(tmp_path / "out", chats, "--strategy", "flexsp:all", "--model", model, "--gpu", "h100", "--dry-run")
+    pack(tmp_path / "out", chats, "--strategy", "flexsp:all", "--model", model, "--gpu", "h100")
     model.unlink()
     plan(tmp_path / "out", tmp_path / "new", "--gpus", 4)
     before, after = config(tmp_path / "out"), config(tmp_path / "new")
@@ -127,7 +127,7 @@ def test_layouts_that_were_found_make_room_for_groups(chats, pack, tmp_path):
     model = tmp_path / "config.json"
     model.write_text(json.dumps(MODEL))
     words = ("--strategy", "hydraulis", "--groups", "1k:4", "--global-tokens", "8k", "--model", model, "--gpu", "h100")
-    pack(tmp_path / "out", chats, *words, "--dry-run")
+    pack(tmp_path / "out", chats, *words)
     assert len(config(tmp_path / "out").groups) > 1
     plan(tmp_path / "out", tmp_path / "new", "--seed", 5)
     assert config(tmp_path / "new") == config(tmp_path / "out").model_copy(update={"seed": 5})

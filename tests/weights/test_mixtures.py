@@ -146,7 +146,7 @@ def test_many_inputs_take_six_lines(inputs, names, repo, tmp_path):
     for number, path in enumerate(some):
         path.write_text("".join(lines[: 4 * (number + 1)]), encoding="utf-8")
     words = ("--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "1k", "--gpus", 1)
-    text = run(main, "pack", *some, *words, "--output", tmp_path / "out", "--dry-run").stdout
+    text = run(main, "pack", *some, *words, "--output", tmp_path / "out").stdout
     (table,) = [part for part in text.split("\n\n") if "4 others" in part]
     rows = [line.split() for line in table.splitlines()[2:]]
     assert [row[0] for row in rows[:5]] == [str(path) for path in reversed(some[4:])]
