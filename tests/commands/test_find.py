@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import pyarrow as pa
 import pytest
 
 import packer_cli as hbpack
@@ -127,3 +128,20 @@ def test_what_is_asked_wrongly(chats, out, pack, tmp_path):
         hbpack.find(tmp_path / "none", "chats.jsonl:3")
     with pytest.raises(HbpackError, match="holds no plan"):
         hbpack.find(tmp_path / "a", "chats.jsonl:3")
+
+
+def test_an_item_is_found_whole_and_divided(pack, tmp_path):
+    """Pairs, and conversations whose turns are divided as their paths are long, by their number in the token store."""
+    chat = [{"role": role, "content": f"{role} says {'much ' * 5}"} for role in ("user", "assistant")]
+    pair = {"prompt": "Which one? " * 20, "chosen": "This one.", "rejected": "None."}
+    path = tmp_path / "items.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in (pair, {"messages": chat * 9}, pair)), "utf-8")
+    out = tmp_path / "out"
+    pack(out, path, "--turns", "branch", "--groups", "128:1,384:2")
+    tables = [pa.ipc.open_file(shard).read_all().to_pylist() for shard in out.glob("shards/*/*.arrow")]
+    rows = [row for table in tables for row in table]
+    held = {(item, row["pack_id"]) for row in rows for item in row["item_ids"]}
+    places = hbpack.find(out, [f"{path}:{line}" for line in (1, 2, 3)]).places
+    assert {(place.sample, place.pack) for place in places} == held
+    assert [place.line for place in places if place.sample == 1].count(2) > 1
+    assert sum(place.tokens for place in places) == sum(row["num_tokens"] for row in rows)
