@@ -23,6 +23,7 @@ from packer_cli.remote.path import as_path
 from packer_cli.shards.own_store import open_own_store
 from packer_cli.shards.repair import generation_plan
 from packer_cli.tables.table import Result, Table, cell
+from packer_cli.tokens.store import TokenStore
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,13 @@ def places_table(found: Places) -> Table:
     return Table(title="Records", header=tuple(field.name for field in fields(Place)), rows=rows)
 
 
-def find(path: StrPath, records: str | Sequence[str]) -> Places:
+def find(path: StrPath, records: str | Sequence[str] = (), *, ids: str | Sequence[str] = ()) -> Places:
     """Find the samples, packs and shards of records, and when and where they are trained, as `hbpack find` does.
 
     Args:
         path: a packed set or a plan that keeps its token store.
         records: one or several, as `"FILE:LINE"`; the line of a table is its row, from 1.
+        ids: records by their value in the first of the `keep_columns` that the set was packed with.
 
     Raises:
         HbpackError: the path has no plan or no token store, or none of its files has this name.
@@ -95,7 +97,8 @@ def find(path: StrPath, records: str | Sequence[str]) -> Places:
             "without --no-keep-tokens"
         ) from None
     files = dict.fromkeys(file.path for part in store.index.parts for file in part.files)
-    found = store.find(asked := [_place(record, files) for record in path_names(records)])
+    asked = [_place(record, files) for record in path_names(records)] + _with_ids(store, path_names(ids))
+    found = store.find(asked)
     uses = _uses(folder, planned, {sample for samples in found for sample in samples})
     return Places(
         places=tuple(
@@ -104,6 +107,18 @@ def find(path: StrPath, records: str | Sequence[str]) -> Places:
             for use in [use for sample in samples for use in uses.get(sample, [(sample,)])] or [()]
         )
     )
+
+
+def _with_ids(store: TokenStore, ids: Sequence[str]) -> list[tuple[str, int]]:
+    """Find the records with these ids, in their order, each once."""
+    if ids and not store.index.options.kept:
+        raise InputError(f"the records of {str(store.folder)!r} have no ids; pack them again, with --keep-columns id")
+    found: dict[tuple[str, int], None] = {}
+    for value, samples in store.find_kept(ids).items() if ids else ():
+        if not samples:
+            raise InputError(f"no sample has the {store.index.options.kept[0]} {value!r}; it may have been rejected")
+        found |= dict.fromkeys(store.locate(np.array(samples)))
+    return [*found]
 
 
 def _place(record: str, files: Collection[str]) -> tuple[str, int]:

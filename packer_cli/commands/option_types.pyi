@@ -142,6 +142,8 @@ class TokenizeOptions(TypedDict, total=False):
     """Samples to make from a conversation."""
     share_prefixes: bool | None
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
+    keep_columns: str | None
+    """Columns, or keys, of the records to keep beside the samples in the token store, such as id,license."""
     allow_skipped: bool | None
     """Go on with a folder or pattern of which more bytes are skipped than read."""
     recheck: bool | None

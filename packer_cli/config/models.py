@@ -162,6 +162,11 @@ class TokenizeConfig(Model):
     stay together in one micro-batch."""
     share_prefixes: Annotated[bool, Shown(Panel.TOKENS)] = True
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
+    keep_columns: Annotated[str | None, Shown(Panel.TOKENS, "NAME[,...]")] = Field(default=None, min_length=1)
+    """Columns, or keys, of the records to keep beside the samples in the token store, such as id,license.
+
+    `hbpack find --id` looks in the first of them. Their texts, numbers and booleans are kept as text, and nothing
+    where a record lacks one. A record with a list or an object there is rejected."""
     allow_skipped: Annotated[bool, Shown(Panel.TOKENS)] = False
     """Go on with a folder or pattern of which more bytes are skipped than read.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -9,9 +10,20 @@ from itertools import islice
 from packer_cli.corpus.blocks import require_span
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
+from packer_cli.corpus.records.base import type_name
 from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.records.token_rows import TokenRecord, read_records, read_rows
-from packer_cli.corpus.types import OF_ITEMS, AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, ItemsFrom
+from packer_cli.corpus.types import (
+    OF_ITEMS,
+    AlpacaForm,
+    CorpusSlice,
+    Document,
+    DocumentBatch,
+    Gap,
+    ItemsFrom,
+    Record,
+    Reject,
+)
 from packer_cli.corpus.versions import is_pinned, require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
 
@@ -29,6 +41,9 @@ class SliceReader(Normalizer):
     ) -> None:
         super().__init__(schema, alpaca_form, items)
         self._rules = rules or ReadRules()
+        self.fields |= {*self._rules.keep}
+        self.kept: dict[int, list[str | None]] = {}
+        """Values of the columns to keep, by the line of the record and its `base`."""
         self.lost = Counter[int]()
         """Bytes of each slice's file that could not be read, by the slice's `base`."""
 
@@ -70,6 +85,8 @@ class SliceReader(Normalizer):
         tokenized: list[TokenRecord] = []
         for line, record in raw.records:
             document = parse(record, base + line)
+            if self._rules.keep and type(document) is not Reject:
+                document = self._keep(record, base + line) or document
             if type(document) is Document:
                 keep(document)
             elif type(document) is TokenRecord:
@@ -85,6 +102,18 @@ class SliceReader(Normalizer):
             batch.pairs = {line: values for line, _, values in tokenized if values is not None and line not in lost}
         batch.rejects.sort(key=lambda entry: entry.line)
         return batch
+
+    def _keep(self, record: Record, line: int) -> Reject | None:
+        """Note the values of the columns to keep; return a reject for a record in which one is nested."""
+        values: list[str | None] = []
+        for name in self._rules.keep:
+            value = record.get(name)
+            if isinstance(value, (list, dict)) or hasattr(value, "dtype"):
+                return Reject(line, f'"{name}" is {type_name(value)}, and --keep-columns keeps no lists and objects')
+            is_text = value is None or isinstance(value, str)
+            values.append(value if is_text else json.dumps(value, default=str).strip('"'))
+        self.kept[line] = values
+        return None
 
 
 def _num_bytes(slice_: CorpusSlice) -> int:

@@ -36,19 +36,21 @@ Row = dict[str, Any]
 
 
 def columns_of(batch: pa.RecordBatch) -> Columns:
-    """Make views of the columns of a record batch, without nulls."""
+    """Make views of the columns of a record batch, without nulls; texts, which are of records, are left out."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     return {
         name: Lists(to_numpy(column.offsets), to_numpy(column.values))
         if pa.types.is_list(column.type)
         else to_numpy(column)
         for name, column in columns.items()
+        if not pa.types.is_string(column.type)
     }
 
 
 def to_batch(columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
     """Make a record batch of the columns that a schema names."""
-    return pa.record_batch([to_arrow(columns[name]) for name in schema.names], schema=schema)
+    made = [each if isinstance(each := columns[name], pa.Array) else to_arrow(each) for name in schema.names]
+    return pa.record_batch(made, schema=schema)
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:

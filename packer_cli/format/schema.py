@@ -23,6 +23,15 @@ def _schema(**fields: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
 
 
+KEPT = "record."
+"""Begin of the names of columns of records that a part keeps behind its own."""
+
+
+def own_columns(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a part without those of its records."""
+    return pa.schema([field for field in schema if not field.name.startswith(KEPT)])
+
+
 def token_type(vocab_size: int | None) -> pa.DataType:
     """Choose the narrowest type that holds the token ids of a vocabulary; int32 where its size is not known.
 

@@ -112,6 +112,13 @@ class SampleOptions:
     share_prefixes: bool = True
     date: str | None = None
     """Date that the chat template writes as today's; None: it writes none."""
+    keep_columns: str | None = None
+    """Columns of the records that the store keeps, joined by commas."""
+
+    @property
+    def kept(self) -> list[str]:
+        """The names of these columns."""
+        return self.keep_columns.split(",") if self.keep_columns else []
 
 
 class SetsAside:

@@ -22,7 +22,7 @@ from packer_cli.format.entries import RelativePath
 from packer_cli.format.items import find_wrong_item
 from packer_cli.format.loss_spans import find_wrong_spans
 from packer_cli.format.records import read_record
-from packer_cli.format.schema import RowColumns, token_type
+from packer_cli.format.schema import RowColumns, own_columns, token_type
 from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
@@ -278,7 +278,7 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
         reader = pa.ipc.open_file(map_file(path, part.num_bytes, part.xxh3).read_buffer())
-        if reader.schema != part.columns.part(token):
+        if own_columns(reader.schema) != part.columns.part(token):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:

@@ -264,7 +264,10 @@ def _encoder(task: PartTask) -> Encoder:
 def _reader(task: PartTask) -> SliceReader:
     options, tokenizer = task.options, _tokenizer(task)
     rules = ReadRules(
-        max_record_bytes=options.max_record_bytes, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_token_id
+        max_record_bytes=options.max_record_bytes,
+        vocab_size=tokenizer.vocab_size,
+        eos_id=tokenizer.eos_token_id,
+        keep=tuple(options.kept),
     )
     return SliceReader(schema=options.record_schema, alpaca_form=_alpaca_form(task), items=options.items, rules=rules)
 
@@ -299,6 +302,8 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
             columns,
             share_prefixes=task.options.share_prefixes,
             num_slices=len(task.slices),
+            keep=task.options.kept,
+            kept=reader.kept,
         )
         for batch in encoder.encode_all(read_slices(reader, task.slices)):
             encoded, without_loss = drop_without_loss(batch, encoder.unused)

@@ -23,6 +23,7 @@ from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, find_wrong_row
 from packer_cli.format.ragged import Lists
+from packer_cli.format.schema import own_columns
 from packer_cli.format.shards import find_blocks, first_buffers, footer_size, read_metadata
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.index import PartInfo, damaged_part
@@ -169,7 +170,7 @@ class RangedParts:
         return [memoryview(data) for data in found]
 
     def _find_blocks(self, part: int, tail: memoryview) -> list[tuple[int, int, int]]:
-        if pa.ipc.open_file(pa.py_buffer(tail)).schema != self._schemas[self._parts[part].columns]:
+        if own_columns(pa.ipc.open_file(pa.py_buffer(tail)).schema) != self._schemas[self._parts[part].columns]:
             raise ValueError("it has other columns")
         return find_blocks(tail)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
@@ -27,11 +28,11 @@ from packer_cli.format.constants import REFERENCE_VALUES
 from packer_cli.format.items import BRANCH_LISTS, items_of_samples, trees_of_rows, unique_tokens
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.ragged import Lists, offsets_of, owners
-from packer_cli.format.schema import ITEM_VALUES
+from packer_cli.format.schema import ITEM_VALUES, KEPT
 from packer_cli.format.token_parts import Spans
 from packer_cli.format.trees import ItemTrees
 from packer_cli.plan.core.types import Int64Array, Pieces
-from packer_cli.remote.local import is_in_cache
+from packer_cli.remote.local import is_in_cache, map_file
 from packer_cli.remote.path import RemotePath
 from packer_cli.tokens.copying import Among, copy_spans, take_lists
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
@@ -135,6 +136,19 @@ class TokenStore:
         for path, line in records:
             borders = [each.start + np.searchsorted(lines[each], [line, line + 1]) for each in of_file.get(path, ())]
             found.append([sample for begin, end in borders for sample in range(begin, end)])
+        return found
+
+    def find_kept(self, values: Sequence[str]) -> dict[str, list[int]]:
+        """Find the samples of records that have one of these values in the first column that the store keeps."""
+        found: dict[str, list[int]] = {value: [] for value in values}
+        name, wanted, first = KEPT + self.index.options.kept[0], pa.array(values, pa.string()), 0
+        for part in self.index.parts:
+            file = pa.ipc.open_file(map_file(self.folder / part.path, part.num_bytes, part.xxh3))
+            for batch in map(file.get_batch, range(file.num_record_batches)):
+                column = batch.column(name)
+                for row in pc.indices_nonzero(pc.is_in(column, value_set=wanted)).to_pylist():
+                    found[column[row].as_py()].append(first + row)
+                first += len(batch)
         return found
 
     def trees(self) -> ItemTrees:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import or_
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from packer_cli.files import HashingFile
 from packer_cli.format.arrays import Columns, to_batch
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, mask_to_spans
 from packer_cli.format.ragged import Lists, offsets_of
-from packer_cli.format.schema import ITEM_VALUES, RowColumns
+from packer_cli.format.schema import ITEM_VALUES, KEPT, RowColumns
 from packer_cli.format.trees import GROUP, KINDS, SAMPLE, SHARE_FROM
 from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.input_slices import LINE, LINE_BITS
@@ -42,6 +43,8 @@ class PartWriter:
         columns: by default, the first few million tokens decide whether loss tokens have weights, and rows trees.
         share_prefixes: whether branches of an item share tokens.
         num_slices: slices of input in the part.
+        keep: columns of records to keep.
+        kept: their values, by the keys of the records; missing where all are.
     """
 
     def __init__(
@@ -52,7 +55,10 @@ class PartWriter:
         *,
         share_prefixes: bool = True,
         num_slices: int = 1,
+        keep: Sequence[str] = (),
+        kept: Mapping[int, Sequence[str | None]] = MappingProxyType({}),
     ) -> None:
+        self._keep, self._kept = [KEPT + name for name in keep], kept
         self._token_type = token
         self._token = np.dtype(str(token))
         self._file = file
@@ -119,6 +125,9 @@ class PartWriter:
             "num_loss_tokens": num_loss_tokens,
             "line": lines & LINE,
         }
+        none = [None] * len(self._keep)
+        rows = [self._kept.get(line, none) for line in (lines.tolist() if self._keep else ())]
+        columns |= {name: pa.array([row[k] for row in rows], pa.string()) for k, name in enumerate(self._keep)}
         writer.write_batch(to_batch(columns, schema))
         self.num_branches += len(samples.lines)
         self.num_flat_tokens += len(samples.input_ids)
@@ -134,7 +143,7 @@ class PartWriter:
         if self._writer is not None and columns != self._columns:
             raise LateColumnsError(columns)
         self._columns = columns
-        schema = columns.part(self._token_type)
+        schema = pa.schema([*columns.part(self._token_type), *(pa.field(name, pa.string()) for name in self._keep)])
         if self._writer is None:
             self._writer = pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), schema)
         return self._writer, schema

@@ -39,6 +39,8 @@ class ReadRules:
     """A record of more bytes, once decompressed, is rejected; reading one takes no more memory than this allows."""
     vocab_size: int = 0
     """Vocabulary size of the tokenizer, which decides how wide ids are in a file that does not say."""
+    keep: tuple[str, ...] = ()
+    """Columns of records to keep, see `--keep-columns`."""
     eos_id: int | None = None
     """Id that ends documents in a file that does not say its own."""
 

@@ -61,7 +61,7 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
         columns = [column.view(_retyped(column.type, _as_json, feature)) for column, feature in pairs]
     taken = [column for name, column in zip(names, columns, strict=True) if name not in unused.MEDIA]
     sizes = np.sum([_sums(column, _leaf_bytes) for column in taken], axis=0)
-    lists_of = _token_columns(columns, names)
+    lists_of = {} if rules.keep else _token_columns(columns, names)
     if lists_of and sizes.max(initial=0) <= rules.max_record_bytes:
         for start, stop in _cuts(sizes, replace(rules, batch_bytes=max(rules.batch_bytes, TOKENS_BYTES))):
             lines = np.arange(first_row + start, first_row + stop)
