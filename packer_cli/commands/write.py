@@ -21,7 +21,7 @@ from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import intact_or_none, remove_folder
 from packer_cli.folder_lock import TaskLock
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VALIDATION
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, STORE_COPY, VALIDATION
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import (
@@ -32,7 +32,7 @@ from packer_cli.shards.manifest import (
     set_fingerprint,
     write_manifest,
 )
-from packer_cli.shards.own_store import own_index, store_of
+from packer_cli.shards.own_store import has_copy, own_index, store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
 from packer_cli.shards.versions import make_current, remove_unfinished, take_plan
@@ -257,7 +257,7 @@ class _Set(Output[Manifest]):
         return True
 
     def _with_current_names(self, manifest: Manifest) -> Manifest:
-        """Give the manifest the names that inputs and tokenizer have now; write it if they have changed.
+        """Give the manifest the names that inputs and tokenizer have now; write what has changed or is damaged.
 
         The fingerprint does not cover these names. `rejected.jsonl`, which has them too, is taken from the plan.
         """
@@ -271,6 +271,9 @@ class _Set(Output[Manifest]):
                     "gone; run the same hbpack pack again"
                 )
             return manifest
+        if not has_copy(home, index.fingerprint):
+            index.write(home, STORE_COPY)
+            say(f"{STORE_COPY} is rewritten")
         # The names that its token store has now, which decide no byte of the shards.
         named = replace(manifest, tokenizer=index.tokenizer, sources=inputs_of(index))
         if rejected and (named != manifest or describe_damage(home, rejected)):

@@ -19,6 +19,12 @@ def store_of(folder: Path, header: PlanHeader) -> Path:
     return path_from(plan_base(folder), header.store)
 
 
+def has_copy(folder: Path, fingerprint: str | None) -> bool:
+    """Whether a version's copy of the index of its token store, which has this fingerprint, is intact."""
+    copy = intact_or_none(read_index, folder, STORE_COPY)
+    return copy is not None and copy.fingerprint == fingerprint
+
+
 def own_index(folder: Path, header: PlanHeader) -> StoreIndex:
     """Read the index of the token store of the plan in a folder; a version keeps the one that it was made from.
 

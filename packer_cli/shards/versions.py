@@ -47,10 +47,12 @@ def make_current(root: Path, home: Path, manifest: Manifest, command: str) -> No
     elif before != named:
         write_manifest(root, named)
     if not is_remote(root):
+        link = temporary_name(root / CURRENT)
         with suppress(OSError):  # The file system knows no links, or the user has something of this name.
-            link = temporary_name(root / CURRENT)
             link.symlink_to(home.name)
             os.replace(link, root / CURRENT)
+        with suppress(OSError):
+            link.unlink()
     versions = read_versions(root)
     last = versions[-1] if versions else None
     if last is None or (last.folder, last.fingerprint) != (home.name, manifest.fingerprint):

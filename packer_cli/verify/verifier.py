@@ -13,7 +13,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, STORE_COPY
 from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
@@ -21,7 +21,7 @@ from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import RemotePath, is_remote, paths_below
 from packer_cli.shards import repair
 from packer_cli.shards.manifest import is_of_plan, read_manifest
-from packer_cli.shards.own_store import own_index, store_of
+from packer_cli.shards.own_store import has_copy, own_index, store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.write import PlannedPacks
@@ -143,6 +143,8 @@ class Verifier:
         repairs = {"plan": repair.PLAN_AGAIN, "iterations": of_ranks, "rank": of_ranks, "schedules": self._deal_again}
         for path, what in found.items():
             self.report.add({path: what}, repairs.get(kinds[path], self._write))
+        if not has_copy(self._folder, self._manifest.tokens_fingerprint):
+            self.report.add({STORE_COPY: "it is missing or damaged"}, self._write)
         for kind, name in (("shard", "shards"), ("rank", "rank_manifests")):
             self.report.checked[name] = sum(kinds[path] == kind for path in kinds.keys() - found.keys())
         self._note_strangers(set(kinds))
@@ -183,10 +185,11 @@ class Verifier:
         """Open the token store that the shards were made of; return None if it is missing or damaged."""
         store = store_of(self._folder, header)
         try:
-            index = read_index(store)
+            current = index = read_index(store)
             with suppress(FormatError):
                 index = own_index(self._folder, header)
-            if index.fingerprint != header.store_fingerprint:
+            is_gone = index != current and not all((store / part.path).exists() for part in index.parts)
+            if is_gone or index.fingerprint != header.store_fingerprint:
                 self._leave_out_tokens(f"the token store {str(store)!r} is of other samples than the plan")
                 return None
             found = self._check_store(store, index) if self._checks_store else {}

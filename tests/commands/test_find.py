@@ -10,20 +10,21 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
-from packer_cli.commands.output_folder import open_own_store
 from packer_cli.commands.plan import read_planned
 from packer_cli.errors import ConfigError, HbpackError, InputError
 from packer_cli.format.manifest import SetFolder
 from packer_cli.format.ranks import read_rank_rows
 from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.own_store import open_own_store
 from tests.cli_runner import run
-from tests.reference import read_packs
+from tests.reference import home, read_packs
 
 TRAINED = ("epoch", "step", "iteration", "rank", "ranks")
 
 
 def naive_places(folder):
     """Each line of the set with all of its places, from every shard and every rank manifest."""
+    folder = home(folder)
     manifest, trained = read_manifest(folder), {}
     for epoch in range(manifest.first_epoch, manifest.first_epoch + len(manifest.epochs)):
         for rank in range(manifest.num_gpus):
@@ -92,7 +93,7 @@ def test_no_shard_is_read_and_files_go_by_their_ends(chats, out):
     line = next(place.line for place in every if place.pack is not None)  # The first ones may be set aside.
     whole = hbpack.find(out, f"{chats}:{line}")
     for folder in ("shards", "ranks"):
-        shutil.rmtree(out / folder)
+        shutil.rmtree(home(out) / folder)
     for name in ("chats.jsonl", f"{chats.parent.name}/chats.jsonl"):
         assert hbpack.find(out, [f"{name}:{line}"]) == whole
     printed = run(main, "find", out, f"chats.jsonl:{line}", "chats.jsonl:51", "--json")

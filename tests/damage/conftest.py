@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import json
+import posixpath
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -122,3 +123,14 @@ def others(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("others") / "out"
     assert hbpack(*packed.words, "--seed", 5, "--loss-on", "all", "--output", folder).code == 0
     return folder
+
+
+def names_damage(own: Packed, name: str, damaged: str) -> bool:
+    """Whether a file of a report is the file `name` of the set, or the folder that holds it.
+
+    A report names files from the version's folder, but those of the token store from the set's, and so its manifest
+    if that does not tell the version.
+    """
+    path = posixpath.normpath(f"{own.version}/{damaged}")
+    is_of_set = name == "hbpack.json" or name.startswith("tokens/")
+    return path == name or name.startswith(f"{path}/") or (is_of_set and name == damaged)
