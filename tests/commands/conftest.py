@@ -50,4 +50,4 @@ def packed(chats, pack, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def out(packed, tmp_path) -> Path:
-    return Path(shutil.copytree(packed, tmp_path / "out"))
+    return Path(shutil.copytree(packed, tmp_path / "out", symlinks=True))

@@ -56,7 +56,7 @@ def first(sample, tmp_path_factory) -> Path:
 @pytest.fixture
 def out(first, tmp_path) -> Path:
     """A set to append to."""
-    return Path(shutil.copytree(first, tmp_path / "out"))
+    return Path(shutil.copytree(first, tmp_path / "out", symlinks=True))
 
 
 def appended(out: Path, *inputs: object):

@@ -138,7 +138,7 @@ def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
 
 
 def test_a_plan_of_nothing_leaves_the_set_as_it_was(packed, tmp_path):
-    out = shutil.copytree(packed, tmp_path / "out")
+    out = shutil.copytree(packed, tmp_path / "out", symlinks=True)
     before = tree(out)
     done = run(main, "plan", out, "--gpus", 8, "--groups", "1", "--overflow", "drop")
     assert done.code == 1
@@ -152,7 +152,7 @@ def test_a_plan_of_nothing_leaves_the_set_as_it_was(packed, tmp_path):
 
 def test_a_killed_write_remembers_its_options(packed, tmp_path):
     """Those of the set, which `write` takes over, are in the set's manifest, while its version is repaired."""
-    out = shutil.copytree(packed, tmp_path / "out")
+    out = shutil.copytree(packed, tmp_path / "out", symlinks=True)
     assert run(main, "write", out, "--shard-size", "100kB", "--workers", 1).code == 0
     before = tree(out)
     next((home(out) / "shards").rglob("*.arrow")).unlink()

@@ -55,7 +55,7 @@ def test_other_gpus_change_nothing_else(first, tmp_path):
 
 
 def test_without_options_the_plan_is_as_it_was(first, tmp_path):
-    out = Path(shutil.copytree(first, tmp_path / "out"))
+    out = Path(shutil.copytree(first, tmp_path / "out", symlinks=True))
     before = tree(out)
     done = run(main, "plan", out)
     assert "the plan is up to date" in done.stderr
@@ -66,7 +66,7 @@ def test_without_options_the_plan_is_as_it_was(first, tmp_path):
 
 
 def test_in_place_the_validation_set_stays(first, tmp_path):
-    out = Path(shutil.copytree(first, tmp_path / "out"))
+    out = Path(shutil.copytree(first, tmp_path / "out", symlinks=True))
     assert run(main, "plan", out, "--gpus", 12).code == 0
     assert run(main, "write", out, "--workers", 1).code == 0
     assert counts(out / "validation")["samples"] == counts(first / "validation")["samples"]
@@ -157,7 +157,7 @@ def test_a_kept_option_without_effect_is_no_error(first, tmp_path):
 
 
 def test_a_damaged_plan_is_as_the_manifest_says(first, tmp_path):
-    out = Path(shutil.copytree(first, tmp_path / "out"))
+    out = Path(shutil.copytree(first, tmp_path / "out", symlinks=True))
     (out / "plan.arrow").write_bytes(b"")
     plan(out, tmp_path / "new", "--gpus", 4)
     assert config(tmp_path / "new") == config(first).model_copy(update={"gpus": 4})

@@ -95,7 +95,6 @@ def kinds() -> Callable[[Any], dict[str, list[Any]]]:
             "manifest": "hbpack.json",
             "plan": "plan.arrow",
             "rejected": "rejected.jsonl",
-            "versions": "versions.jsonl",
             "manifest of the version": "*/hbpack.json",
             "plan of the version": "*/plan.arrow",
             "rejected of the version": "*/rejected.jsonl",
