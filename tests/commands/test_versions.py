@@ -162,6 +162,17 @@ def test_a_copy_of_a_version_is_a_set(made, tmp_path):
     assert run(main, "verify", copy).code == 1
 
 
+def test_a_folder_in_the_place_of_the_link_stays(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    (out / "current").unlink()
+    (out / "current").mkdir()
+    before = sorted(path.name for path in out.iterdir())
+    assert run(main, "write", out).code == 0
+    assert (out / "current").is_dir()
+    assert not (out / "current").is_symlink()
+    assert sorted(path.name for path in out.iterdir()) == before
+
+
 def test_a_damaged_manifest_of_the_set_is_found_and_repaired(made, tmp_path):
     out = shutil.copytree(made, tmp_path / "out", symlinks=True)
     path = out / "hbpack.json"

@@ -91,7 +91,7 @@ def attack(
     assert tree(own.folder) == whole
 
 
-REPAIRABLE = ("shards", "ranks", "rebalanced ranks")
+REPAIRABLE = ("shards", "ranks", "rebalanced ranks", "index of the version")
 """What `hbpack verify --repair` writes again; the rest is made by the command that made it before."""
 
 
