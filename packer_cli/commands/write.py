@@ -19,7 +19,7 @@ from packer_cli.engine.output import Output, make_whole, produce
 from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError, FormatError, InputError
-from packer_cli.files import intact_or_none, remove_folder
+from packer_cli.files import intact_or_none, link_file, remove_folder
 from packer_cli.folder_lock import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, STORE_COPY, VALIDATION
 from packer_cli.format.manifest import Manifest, WriteOptions
@@ -33,7 +33,7 @@ from packer_cli.shards.manifest import (
     write_manifest,
 )
 from packer_cli.shards.own_store import has_copy, own_index, store_of
-from packer_cli.shards.plan_file import PlanHeader, read_plan_header
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
 from packer_cli.shards.versions import make_current, remove_unfinished, take_plan
 from packer_cli.sizes import counted, format_bytes
@@ -189,9 +189,10 @@ class _Set(Output[Manifest]):
                 f"{why}: the set becomes as it was planned, for {counted(header.config.gpus, 'GPU')}; run hbpack "
                 "rebalance again"
             )
+        planned = read_plan(self.folder / PLAN_NAME, check=True)
         take_plan(self.folder, home)
         with progress_bar("Writing", unit="tokens") as progress:
-            self._writer = SetWriter(header, options, home, self._store, index)
+            self._writer = SetWriter(header, planned, options, home, self._store, index)
             self._writer.write_share(engine, progress, share)
         return None
 
@@ -250,9 +251,12 @@ class _Set(Output[Manifest]):
             warn(f"and {counted(len(damaged) - _MOST_WARNINGS, 'other damaged file')}; hbpack verify lists them all")
         if any(file.kind in ("shard", "tokens") for file in files if file.path in damaged):
             self._check_tokens(engine, share)
-        take_plan(self.folder, self.home)
+        if PLAN_NAME in damaged:
+            read_plan(self.folder / PLAN_NAME, check=True)  # It may be the same file.
+            take_plan(self.folder, self.home)
         if not repair(self.home, manifest, self._header, damaged, engine):
             return False
+        take_plan(self.home, self.folder)  # A damaged plan is one file of two names.
         say(f"rewrote {counted(len(damaged), 'damaged file')}; the others are up to date{rebalanced}")
         return True
 
@@ -271,10 +275,11 @@ class _Set(Output[Manifest]):
                     "gone; run the same hbpack pack again"
                 )
             return manifest
-        if not has_copy(home, index.fingerprint):
-            index.write(home, STORE_COPY)
-            say(f"{STORE_COPY} is rewritten")
         # The names that its token store has now, which decide no byte of the shards.
+        if not has_copy(home, index.fingerprint):
+            say(f"{STORE_COPY} is rewritten")
+        if intact_or_none(read_index, home, STORE_COPY) != index:
+            index.write(home, STORE_COPY)
         named = replace(manifest, tokenizer=index.tokenizer, sources=inputs_of(index))
         if rejected and (named != manifest or describe_damage(home, rejected)):
             from packer_cli.commands.plan_notes import left_out  # These load numba, which nothing else here needs.
@@ -282,8 +287,10 @@ class _Set(Output[Manifest]):
             from packer_cli.tokens.store import open_store
 
             of_store = StoreSamples(open_store(store, index))
-            if write_rejected(home, partial(left_out, self._header.config, of_store)):
+            if write_rejected(self.folder, partial(left_out, self._header.config, of_store)):
                 say(f"{REJECTED_NAME} is rewritten")
+            if self.folder != home:
+                link_file(self.folder / REJECTED_NAME, home / REJECTED_NAME)
             named = replace(named, rejected=file_info(home, REJECTED_NAME))
         if named != manifest:
             write_manifest(home, named)

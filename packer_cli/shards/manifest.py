@@ -35,7 +35,7 @@ from packer_cli.format.versions import is_in_version
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.plan_file import PlanHeader, read_plan
+from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter, lay_out
 from packer_cli.tokens.accounts import inputs_of
@@ -165,20 +165,25 @@ class SetWriter:
     """
 
     def __init__(
-        self, header: PlanHeader, options: WriteOptions, folder: Path, store: Path, index: StoreIndex
+        self,
+        header: PlanHeader,
+        planned: tuple[Plan, PieceLoss],
+        options: WriteOptions,
+        folder: Path,
+        store: Path,
+        index: StoreIndex,
     ) -> None:
-        """Read the plan, and cut its packs into shards.
+        """Cut the packs of a plan into shards.
 
         Args:
-            header: the plan's.
+            planned: what `read_plan` gave.
             folder: of the version, which has its plan.
             store: the token store, and its index.
         """
         self._header, self._options, self._folder, self._store = header, options, folder, store
-        self._planned = read_plan(folder / PLAN_NAME, check=True)
-        self._index = index
+        self._planned, self._index = planned, index
         self._fingerprint = set_fingerprint(header.fingerprint, options)
-        plan, _ = self._planned
+        plan, _ = planned
         pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
         token_bytes = self._index.token_type.byte_width
         self._tasks = lay_out(plan, pack_tokens, options.shard_size, token_bytes, self._fingerprint)
