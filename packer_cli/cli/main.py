@@ -155,7 +155,7 @@ Change, check and export it:
     rebalance: Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
     versions: List the versions of a packed set, and what changed from one to the next.
     restore: Make an earlier version of a packed set the current one.
-    prune: Remove older versions of a packed set.
+    prune: Remove older versions of a packed set, and the token parts that only they use.
     verify: Check a packed data set for damage.
     export: Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from packer_cli.cli.command import as_command, json_option
-from packer_cli.cli.console import print_json, print_tables
+from packer_cli.cli.console import print_json, print_tables, say_next, shown_command
 from packer_cli.cli.options import config_option, set_argument
-from packer_cli.sizes import format_bytes
+from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import cell, table_of
 
 if TYPE_CHECKING:
@@ -54,3 +54,5 @@ def print_versions(found: Versions) -> None:
         "changed": describe,
     }
     print_tables(table_of(f"Versions of {found.output}", found.versions, columns, "* the current version"))
+    names = [f"{found.output}@{each.number}" for each in found.versions if each.is_current]
+    say_next(counted(len(found.versions), "version"), shown_command("hbpack", "stats", *(names or [found.output])))
