@@ -14,6 +14,7 @@ from packer_cli.cli.failure import describe_failure
 from packer_cli.folder_lock import lock_folder
 from tests.cli.conftest import GROUPS
 from tests.cli_runner import HBPACK
+from tests.reference import home
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_a_bug_has_json_and_a_traceback(monkeypatch, hbpack):
 def test_a_result_that_is_printed_is_all(hbpack, pack, chats, tmp_path):
     """`hbpack verify` prints what is damaged, and fails."""
     assert pack(chats, *GROUPS).code == 0
-    next((tmp_path / "out").glob("shards/*/*.arrow")).write_bytes(b"")
+    next(home(tmp_path / "out").glob("shards/*/*.arrow")).write_bytes(b"")
     done = hbpack("verify", tmp_path / "out", "--json")
     assert done.code == 1
     assert json.loads(done.stdout)["damaged"]

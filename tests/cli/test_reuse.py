@@ -10,7 +10,7 @@ import pytest
 
 from packer_cli.tokens import stage
 from packer_cli.tokens.stage import library_versions
-from tests.reference import read_packs, tree
+from tests.reference import current_tree, read_packs, remove_written, store_parts, tree
 
 LONG = ("--groups", "64,256", "--overflow", "drop")  # leaves out some of the samples
 
@@ -50,7 +50,7 @@ def test_files_in_other_inputs(pack, here, tmp_path, before, after):
     parts = times(out, "tokens/part-*.arrow")
     assert pack(*after).code == 0
     assert pack(*after, output=fresh).code == 0
-    assert tree(out) == tree(fresh)
+    assert current_tree(out) == tree(fresh)
     assert times(out, "tokens/part-*.arrow") == parts
     names = [source["name"] for source in json.loads((out / "hbpack.json").read_text())["sources"]]
     sources = {source for pack in read_packs(out) for source in pack["source_ids"]}
@@ -104,7 +104,7 @@ def test_a_plan_elsewhere_learns_the_new_names(hbpack, pack, here, tmp_path):
     assert hbpack("tokenize", "empty.jsonl", "a.jsonl", "--tokenizer", here / "none", "--output", out).code == 2
     assert pack("empty.jsonl", "a.jsonl").code == 0
     assert "up to date" in hbpack("write", other).stderr
-    (other / "hbpack.json").unlink()
+    remove_written(other)
     assert "has changed since the plan was made" in hbpack("write", other).stderr
 
 
@@ -116,10 +116,10 @@ def test_other_weights_wait_for_their_plan(hbpack, pack, here, tokenizer, tmp_pa
     assert hbpack("tokenize", "a.jsonl@3", "--tokenizer", tokenizer, "--output", out).code == 0
     assert hbpack("write", out).stderr == "the shards are up to date\n"
     assert (out / "hbpack.json").read_text() == before
-    (out / "hbpack.json").unlink()
+    remove_written(out)
     assert "has changed since the plan was made" in hbpack("write", out).stderr
     assert pack("a.jsonl@3").code == pack("a.jsonl@3", output=tmp_path / "fresh").code == 0
-    assert tree(out) == tree(tmp_path / "fresh")
+    assert current_tree(out) == tree(tmp_path / "fresh")
 
 
 def test_a_tokenizer_of_another_name(pack, here, tokenizer, tmp_path):
@@ -141,7 +141,7 @@ def test_a_name_that_says_what_is_inside(pack, here, tmp_path):
     assert pack("b.jsonl").code == 1
     assert pack("b.jsonl.gz").code == 0
     assert pack("b.jsonl.gz", output=tmp_path / "fresh").code == 0
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert current_tree(tmp_path / "out") == tree(tmp_path / "fresh")
 
 
 TEMPLATE = "{% for message in messages %}{{ message.role + ': ' + message.content }}{% endfor %}"
@@ -160,7 +160,7 @@ def test_a_chat_template_is_text_of_any_length_or_a_file(pack, here, tmp_path, l
     assert pack("a.jsonl", "--chat-template", "chat.jinja").code == 0
     assert times(out, "tokens/part-*.arrow") != parts
     assert pack("a.jsonl", "--chat-template", "chat.jinja", output=tmp_path / "fresh").code == 0
-    assert tree(out) == tree(tmp_path / "fresh")
+    assert current_tree(out) == tree(tmp_path / "fresh")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_template_for_tools(pack, here, tokenizer, tmp_path):
     other.write_text(TEMPLATE + "{{ eos_token }}")
     assert pack("a.jsonl", "--tokenizer", own).code == 0
     assert pack("a.jsonl", "--tokenizer", own, output=tmp_path / "fresh").code == 0
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert current_tree(tmp_path / "out") == tree(tmp_path / "fresh")
 
 
 def changes(done) -> list[str]:
@@ -243,7 +243,7 @@ def test_what_differs_of_the_inputs(pack, here, lines_of, tmp_path):
     assert line.startswith("1 file removed; 1 of 1 part to tokenize (")
     (line,) = changes(pack("./c.jsonl", "./e.jsonl", "./bb.jsonl"))
     assert line.startswith("the order of files; 1 of 1 part to tokenize (")
-    part = next((tmp_path / "out" / "tokens").glob("part-*.arrow"))
+    (part,) = store_parts(tmp_path / "out")
     part.write_bytes(part.read_bytes()[:-1])
     (line,) = changes(pack("./c.jsonl", "./e.jsonl", "./bb.jsonl"))
     assert line.startswith("damaged parts, or other files of the tokenizer; 1 of 1 part to tokenize (")

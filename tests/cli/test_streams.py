@@ -37,6 +37,10 @@ COMMANDS = {
     "stats": "OUT --bound lp",
     "report": "OUT --output new.html",
     "show": "OUT",
+    "find": "OUT chats.jsonl:1",
+    "versions": "OUT",
+    "restore": "OUT@1",
+    "prune": "OUT --keep 1",
 }
 """What each command is given, in a folder of its own with a packed set."""
 
@@ -56,7 +60,7 @@ def packed(sample, chats, tokenizer, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def folder(packed, sample, tokenizer, tmp_path) -> Path:
-    shutil.copytree(packed, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(packed, tmp_path, symlinks=True, dirs_exist_ok=True)
     (tmp_path / "tokenizer").symlink_to(tokenizer)
     (tmp_path / "model").symlink_to(sample / "model")
     return tmp_path

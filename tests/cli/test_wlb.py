@@ -10,6 +10,7 @@ import pytest
 from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.plan.core.types import FILLER
 from packer_cli.shards.plan_file import read_plan
+from tests.reference import home
 
 REPLICAS = ("--parallel", "tp=2,pp=2", "--gpus", 8)
 
@@ -80,7 +81,7 @@ def test_a_set_is_sound_and_keeps_its_steps_on_other_gpus(hbpack, packed):
     assert "--global-tokens" not in done.stderr
     assert hbpack("verify", folder).code == 0
     steps = samples_of_steps(before, before.epochs[0])
-    after = plan_in_force(folder)
+    after = plan_in_force(home(folder))
     assert after.num_gpus == 12
     (schedule,) = after.epochs
     assert sorted(samples_of_steps(after, schedule)) == sorted(steps)

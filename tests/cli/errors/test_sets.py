@@ -13,6 +13,7 @@ from packer_cli.commands.output_folder import APPEND_MARKER
 from packer_cli.format.checksums import file_checksum
 from packer_cli.shards.plan_file import PLAN_VERSION
 from tests.cli_runner import run
+from tests.reference import home, remove_written
 
 GROUPS = ("--groups", "1k:1,8k:4", "--gpus", 8)
 
@@ -38,7 +39,7 @@ def lines_of_bad(tmp_path_factory):
 
 @pytest.fixture
 def out(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "out")
+    return shutil.copytree(made, tmp_path / "out", symlinks=True)
 
 
 def refuses(done, code, message):
@@ -86,11 +87,11 @@ def test_showing_with_the_tokenizer_of_another_set(hbpack, out, tokenizer, tmp_p
 
 def test_a_plan_of_other_shards(hbpack, out, tmp_path):
     assert hbpack("plan", out, "--groups", "1k", "--gpus", 2, "-o", tmp_path / "other").code == 0
-    shutil.copy(tmp_path / "other" / "plan.arrow", out)
+    shutil.copy(tmp_path / "other" / "plan.arrow", home(out))
     refuses(
         hbpack("rebalance", out, "--gpus", 4),
         1,
-        f"'{out}/plan.arrow' is not the plan of the shards beside it; run hbpack write, which writes them",
+        f"'{home(out)}/plan.arrow' is not the plan of the shards beside it; run hbpack write, which writes them",
     )
 
 
@@ -108,10 +109,10 @@ def test_a_plan_of_another_version(hbpack, out):
 
 
 def test_the_schedules_of_a_rebalanced_set(hbpack, out, tmp_path):
-    other = shutil.copytree(out, tmp_path / "other")
+    other = shutil.copytree(out, tmp_path / "other", symlinks=True)
     assert hbpack("rebalance", out, "--gpus", 4).code == 0
     assert hbpack("rebalance", other, "--gpus", 16).code == 0
-    (path,), (another,) = (folder.glob("ranks/rebalanced-*/schedules.arrow") for folder in (out, other))
+    (path,), (another,) = (home(folder).glob("ranks/rebalanced-*/schedules.arrow") for folder in (out, other))
     shutil.copy(another, path)
     refuses(hbpack("stats", out), 1, f"'{path}' is of another set; run hbpack write, and then hbpack rebalance")
     old, new = (f'"plan_version": {version}'.encode() for version in (PLAN_VERSION, 1))
@@ -131,18 +132,19 @@ def test_the_schedules_of_a_rebalanced_set(hbpack, out, tmp_path):
 def test_a_plan_with_another_byte(hbpack, out):
     data = (out / "plan.arrow").read_bytes()
     (digest,) = set(re.findall(rb'"xxh3": "([0-9a-f]{32})"', data))
-    (out / "plan.arrow").write_bytes(data.replace(digest, b"0" * 32))
-    refuses(
-        hbpack("write", out, "--workers", 1),
-        1,
+    for folder in (out, home(out)):  # In a set that was not copied, it is one file.
+        (folder / "plan.arrow").write_bytes(data.replace(digest, b"0" * 32))
+    message = (
         f"'{out}/plan.arrow' is damaged (its checksum is {digest.decode()}, its header says {'0' * 32}); run hbpack "
-        "plan again",
+        "plan again"
     )
+    refuses(hbpack("write", out, "--workers", 1), 1, message)
+    remove_written(out)
+    refuses(hbpack("write", out, "--workers", 1), 1, message)
 
 
 def test_tokens_that_are_newer_than_the_plan(hbpack, out, sample, tokenizer):
-    for name in ("hbpack.json", "rejected.jsonl"):
-        (out / name).unlink()
+    remove_written(out)
     words = ("--tokenizer", tokenizer, "--workers", 1, "-o", out)
     assert hbpack("tokenize", sample / "journals.jsonl", *words).code == 0
     refuses(
@@ -157,7 +159,7 @@ def test_tokens_that_are_newer_than_the_plan(hbpack, out, sample, tokenizer):
     [
         (
             "tokens/part-*.arrow",
-            "shards",
+            "VERSION/shards",
             ["write"],
             (
                 "token store part '{path}' is damaged ({size} bytes, tokens.json says {before}); run the same hbpack "
@@ -166,18 +168,18 @@ def test_tokens_that_are_newer_than_the_plan(hbpack, out, sample, tokenizer):
         ),
         (
             "tokens/part-*.arrow",
-            "shards",
+            "VERSION/shards",
             ["plan", *GROUPS, "--seed", 1],
             "token store part '{path}' is damaged (it has {size} bytes instead of {before}); tokenize again",
         ),
         (
             "tokens/rejected-*.jsonl",
-            "shards",
+            "VERSION/shards",
             ["plan", *GROUPS, "--seed", 1],
             "'{path}' is damaged (its checksum is {xxh3}, tokens.json says {xxh3_before}); tokenize again",
         ),
         (
-            "rejected.jsonl",
+            "VERSION/rejected.jsonl",
             "tokens",
             ["write"],
             (
@@ -188,6 +190,7 @@ def test_tokens_that_are_newer_than_the_plan(hbpack, out, sample, tokenizer):
     ],
 )
 def test_a_file_that_was_cut(hbpack, out, pattern, gone, arguments, message):
+    pattern, gone = (name.replace("VERSION", home(out).name) for name in (pattern, gone))
     (path,) = out.glob(pattern)
     facts = {"path": path, "before": path.stat().st_size, "xxh3_before": file_checksum(path)}
     path.write_bytes(path.read_bytes()[:-1])

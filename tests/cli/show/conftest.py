@@ -49,7 +49,7 @@ def packed(corpus, tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def copy(packed, tmp_path):
-    return shutil.copytree(packed, tmp_path / "copy")
+    return shutil.copytree(packed, tmp_path / "copy", symlinks=True)
 
 
 @pytest.fixture(scope="module")

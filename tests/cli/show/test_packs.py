@@ -10,7 +10,7 @@ import pytest
 from packer_cli.cli.main import main
 from tests.cli.show.conftest import GPUS, PICTURES, parse, views_of
 from tests.cli_runner import run
-from tests.reference import rank_rows, read_rows
+from tests.reference import home, rank_rows, read_rows
 
 
 def test_every_sample_shows_the_text_and_the_mask_of_its_record(packed, corpus, expected):
@@ -102,7 +102,7 @@ def test_the_header_says_what_the_pack_is(packed):
     rows = rank_rows(packed, 6)
     i = next(i for i, row in enumerate(rows) if row["sp_size"] == 4)
     row, group = rows[i], manifest["groups"][rows[i]["group"]]
-    pack = read_rows(packed / group["shards"][row["shard"]]["path"])[row["row"]]
+    pack = read_rows(home(packed) / group["shards"][row["shard"]]["path"])[row["row"]]
     part = -(-pack["num_tokens"] // 4)
     begin, end = 2 * part, min(3 * part, pack["num_tokens"])
     borders = pack["cu_seqlens"]
@@ -129,7 +129,7 @@ def test_the_header_says_what_the_pack_is(packed):
 
 
 def test_a_pack_and_a_sample_are_found_wherever_they_are(packed):
-    packs = [pack for path in sorted(packed.glob("shards/*/*.arrow")) for pack in read_rows(path)]
+    packs = [pack for path in sorted(home(packed).glob("shards/*/*.arrow")) for pack in read_rows(path)]
     cut = next(
         i for pack in packs for i, start in zip(pack["sample_ids"], pack["sample_starts"], strict=True) if start
     )

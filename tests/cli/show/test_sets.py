@@ -14,7 +14,7 @@ from packer_cli.cli.main import main
 from tests.cli.show.conftest import views_of
 from tests.cli_runner import run
 from tests.loader.packed_set import write_manifest
-from tests.reference import rank_rows
+from tests.reference import home, rank_rows
 
 
 def test_without_the_token_store_the_source_is_named(copy, corpus):
@@ -26,8 +26,13 @@ def test_without_the_token_store_the_source_is_named(copy, corpus):
 
 
 def test_a_token_store_that_was_made_anew_is_not_believed(copy):
+    """The version has the index of its own tokens; without it, their lines are unknown."""
+    before = views_of(copy, "--sample", 3)
+    assert before[0]["samples"][0]["line"] is not None
     index = json.loads((copy / "tokens" / "tokens.json").read_text())
     write_manifest(copy / "tokens" / "tokens.json", index | {"fingerprint": "another"})
+    assert views_of(copy, "--sample", 3) == before
+    (home(copy) / "store.json").unlink()
     [view] = views_of(copy, "--sample", 3)
     assert view["samples"][0]["line"] is None
 
@@ -42,11 +47,12 @@ def test_a_remote_set_looks_the_same(packed):
             local = run(main, "show", packed, *arguments)
             assert remote.stdout.splitlines()[:-1] == local.stdout.splitlines()[:-1]
             assert remote.code == 0
-        system.rm(f"{root}/shards", recursive=True)
+        own = f"{root}/{home(packed).name}"
+        system.rm(f"{own}/shards", recursive=True)
         done = run(main, "show", f"memory:/{root}")
         assert done.code == 1
         assert re.fullmatch(
-            rf"error: 'memory:/{root}/shards/.*arrow' is missing or damaged \(.*\); copy the set again\n", done.stderr
+            rf"error: 'memory:/{own}/shards/.*arrow' is missing or damaged \(.*\); copy the set again\n", done.stderr
         )
     finally:
         system.rm(root, recursive=True)
@@ -125,7 +131,7 @@ def test_no_set_and_a_damaged_one(copy, tmp_path):
         2,
         f"error: '{tmp_path / 'none'}' holds no packed data set (no hbpack.json); run hbpack pack\n",
     )
-    for path in copy.glob("shards/*/*.arrow"):
+    for path in home(copy).glob("shards/*/*.arrow"):
         path.write_bytes(path.read_bytes()[:-100])
     done = run(main, "show", copy)
     assert (done.code, done.stdout) == (1, "")
@@ -134,7 +140,7 @@ def test_no_set_and_a_damaged_one(copy, tmp_path):
         r"rewrites damaged files\n",
         done.stderr,
     )
-    (copy / "ranks" / "epoch-000" / "rank-00000.arrow").unlink()
+    path = home(copy) / "ranks" / "epoch-000" / "rank-00000.arrow"
+    path.unlink()
     done = run(main, "show", copy)
-    path = copy / "ranks" / "epoch-000" / "rank-00000.arrow"
     assert (done.code, done.stderr.startswith(f"error: '{path}' is missing or damaged (")) == (1, True)

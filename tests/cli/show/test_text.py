@@ -10,6 +10,7 @@ from packer_cli.cli.main import main
 from tests.cli.show.conftest import PICTURES, parse, views_of
 from tests.cli_runner import run
 from tests.loader.packed_set import write_manifest
+from tests.reference import home
 
 
 def test_a_long_sample_is_shortened_in_the_middle(packed, expected):
@@ -75,9 +76,9 @@ def test_one_line_a_token(packed):
 
 
 def test_without_the_tokenizer_there_are_ids(copy, tokenizer, tmp_path, monkeypatch):
-    manifest = json.loads((copy / "hbpack.json").read_text())
+    manifest = json.loads((home(copy) / "hbpack.json").read_text())
     assert manifest["tokenizer"].pop("name") == str(tokenizer)
-    write_manifest(copy / "hbpack.json", manifest)
+    write_manifest(home(copy) / "hbpack.json", manifest)
     done = run(main, "show", copy, "--sample", 3)
     assert done.code == 0
     assert done.stderr == (
@@ -91,7 +92,7 @@ def test_without_the_tokenizer_there_are_ids(copy, tokenizer, tmp_path, monkeypa
     ]
     done = run(main, "show", copy, "--sample", 3, "--json")
     assert [each["text"] for each in json.loads(done.stdout)[0]["samples"][0]["runs"]] == [None] * len(sample["runs"])
-    write_manifest(copy / "hbpack.json", manifest | {"tokenizer": manifest["tokenizer"] | {"name": "./gone"}})
+    write_manifest(home(copy) / "hbpack.json", manifest | {"tokenizer": manifest["tokenizer"] | {"name": "./gone"}})
     done = run(main, "show", copy, "--sample", 3)
     assert done.code == 0
     assert done.stderr.startswith(
