@@ -145,7 +145,7 @@ def write_manifest(file: Path, manifest: dict) -> None:
 
 
 def update_checksums(folder: Path) -> None:
-    """Have hbpack.json say of each file what it is now."""
+    """Have hbpack.json say of each file what it is now, and the set's, if the folder is its current version's."""
     file = folder / "hbpack.json"
     manifest = json.loads(file.read_text())
     for group in manifest["groups"]:
@@ -163,6 +163,9 @@ def update_checksums(folder: Path) -> None:
         data = (folder / "plan.arrow").read_bytes()
         manifest["plan"] |= {"xxh3": xxhash.xxh3_128_hexdigest(data), "num_bytes": len(data)}
     write_manifest(file, manifest)
+    copy = folder.parent / "hbpack.json"
+    if copy.exists() and json.loads(copy.read_text()).get("folder") == folder.name:
+        write_manifest(copy, {**manifest, "folder": folder.name})
 
 
 def row_checksum(row: dict, schema: pa.Schema = SHARD_SCHEMA) -> int:

@@ -18,15 +18,8 @@ import pytest
 from packer_cli.shards.plan_file import read_plan, read_plan_header, write_plan
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, damaged, shard_of, verify
-from tests.loader.packed_set import row_checksum, update_checksums, write_ipc, write_manifest
+from tests.loader.packed_set import row_checksum, update_checksums, write_ipc
 from tests.reference import home, tree
-
-
-def sign(own: Packed) -> None:
-    """Have the manifests of the version and of the set, which is its copy, say of each file what it is now."""
-    update_checksums(own.home)
-    values = json.loads((own.home / "hbpack.json").read_text())
-    write_manifest(own.folder / "hbpack.json", {**values, "folder": own.version})
 
 
 def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
@@ -43,7 +36,7 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
         if signs:
             row["checksum"] = row_checksum(row)
         write_ipc(own.home, name, pa.Table.from_pylist(table, schema=rows.schema), 16, fingerprint)
-        sign(own)
+        update_checksums(own.home)
         found = damaged(own.folder)
         assert set(found) == {name}
         return found[name].split(" ", 2)[2]
@@ -68,7 +61,7 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     assert change("checksum", lambda number: 1, signs=False) == "has another checksum than the plan"
     other = pa.ipc.open_file((own.home / RANK.replace("00000.arrow", "00001.arrow")).read_bytes()).read_all()
     write_ipc(own.home, RANK, other, 10_000, fingerprint)
-    sign(own)
+    update_checksums(own.home)
     report = verify(own.folder)["damaged"]
     assert {damage["file"] for damage in report} == {name, RANK}
     assert report[0]["what"].endswith("are not the plan's")
@@ -79,7 +72,7 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     assert hbpack("write", own.folder, "--shard-size", "65536").code == 0
     assert tree(own.folder) == whole
     write_ipc(own.home, RANK, other, 10_000, fingerprint)
-    sign(own)
+    update_checksums(own.home)
     (own.home / "plan.arrow").unlink()
     found = damaged(own.folder)
     assert set(found) == {"plan.arrow", "ranks/epoch-000"}
@@ -87,7 +80,7 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     packs = pa.array([9999] * len(other), pa.int64())
     other = other.set_column(other.column_names.index("pack"), other.schema.field("pack"), packs)
     write_ipc(own.home, RANK, other, 10_000, fingerprint)
-    sign(own)
+    update_checksums(own.home)
     assert damaged(own.folder)[RANK] == "it names packs that the set does not have"
 
 
@@ -112,7 +105,7 @@ def test_wrong_loss_spans_are_found_without_the_token_store_too(
     row[column] = change(row[column])
     row["checksum"] = row_checksum(row)
     write_ipc(own.home, name, pa.Table.from_pylist(table, schema=rows.schema), 16, fingerprint)
-    sign(own)
+    update_checksums(own.home)
     assert damaged(own.folder, "--fast") == {name: f"the loss spans of pack {row['pack_id']} are wrong"}
     if by_count:  # They keep the rules, but are not as many tokens as the plan says.
         return
@@ -147,7 +140,7 @@ def test_a_pack_that_contradicts_itself_is_not_shown(own: Packed, column: str, c
     row[column] = change(row[column])
     row["checksum"] = row_checksum(row)
     write_ipc(own.home, name, pa.Table.from_pylist(table, schema=rows.schema), 16, fingerprint)
-    sign(own)
+    update_checksums(own.home)
     done = hbpack("show", own.folder, "--pack", pack)
     assert (done.code, done.stderr) == (
         1,
@@ -165,13 +158,13 @@ def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:
     def change(path: str, rows: Callable[[pa.Table], pa.Table], in_batch: int = 16) -> str:
         whole = (own.home / path).read_bytes()
         write_ipc(own.home, path, rows(pa.ipc.open_file(whole).read_all()), in_batch, fingerprint)
-        sign(own)
+        update_checksums(own.home)
         found = damaged(own.folder)
         done = hbpack("export", own.folder, "--to", "parquet", "--output", own.folder.parent / "exported")
         assert (done.code, done.stdout) == (1, "")
         assert str(own.home / path) in done.stderr
         (own.home / path).write_bytes(whole)
-        sign(own)
+        update_checksums(own.home)
         assert set(found) == {path}
         return found[path]
 
@@ -183,7 +176,7 @@ def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:
     assert change(RANK, lambda table: table.drop_columns("pack")) == "it has other columns"
     (own.home / RANK).write_bytes(b"x" * 1000)
     (own.home / name).write_bytes(b"neither")
-    sign(own)
+    update_checksums(own.home)
     assert damaged(own.folder) == {RANK: "Not an Arrow file", name: "File is too small: 7"}
 
 
@@ -193,7 +186,7 @@ def test_a_shard_that_other_tools_cannot_read(own: Packed) -> None:
     data, lengths = file.read_bytes(), struct.pack("<qqqq", 16, 0, 16, 0)
     assert lengths in data
     file.write_bytes(data.replace(lengths, struct.pack("<qqqq", 16, 0, 17, 0), 1))
-    sign(own)
+    update_checksums(own.home)
     assert damaged(own.folder) == {
         shard_of(own.folder): "record batch 0 cannot be read: Array length did not match record batch length"
     }
@@ -207,13 +200,13 @@ def test_plans_that_are_wrong_in_spite_of_checksums(own: Packed, others: Path) -
     sample = plan.pieces.sample
     twice = replace(plan, pieces=replace(plan.pieces, samples=np.where(sample == sample[3], sample[4], sample)))
     write_plan(path, twice, loss_tokens, header)
-    sign(own)
+    update_checksums(own.home)
     assert damaged(own.folder) == {"plan.arrow": "the pieces do not begin each sample as often as asked"}
     shutil.rmtree(own.folder / "tokens")
     assert set(damaged(own.folder)) == {"plan.arrow"}
     path.write_bytes((home(others) / "plan.arrow").read_bytes())
-    sign(own)
+    update_checksums(own.home)
     assert damaged(own.folder) == {"plan.arrow": "it is not the plan of the shards beside it"}
     path.write_bytes(whole)
-    sign(own)
+    update_checksums(own.home)
     assert damaged(own.folder) == {}
