@@ -27,12 +27,12 @@ from packer_cli.corpus.versions import content_of
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import ConfigError, FormatError, GoneError, HbpackError, InputError, TokenizerError
-from packer_cli.files import write_json
+from packer_cli.files import intact_or_none, write_json
 from packer_cli.folder_lock import entries_to_write
-from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.constants import PLAN_NAME, STORE_COPY
 from packer_cli.format.manifest import WriteOptions
 from packer_cli.format.records import json_values, read_record
-from packer_cli.format.versions import set_at
+from packer_cli.format.versions import set_at, version_folders
 from packer_cli.remote.system import is_url
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.own_store import store_of
@@ -94,9 +94,9 @@ def run_append(
         known = [info.source(number) for number, info in enumerate(index.sources)]
         given, new_files = discover(inputs, output=str(folder), allow_skipped=allow_skipped)
         begun = _begun(folder, given, known)
-        places = range(0 if begun else 1, len(known) - len(given) + 1)  # The first input was not appended.
+        places = range(len(known) - len(given) + 1)
         is_there = any(_same(known[at : at + len(given)], given) for at in places)
-        found = _find_known(index, moved(known, moves), folder, engine, new_files, gone)
+        found = _find_known(index, moved(known, moves), folder, engine, [] if is_there else new_files, gone)
         late, files = discover(found.late, output=str(folder))
         num_own, num_late = len(found.sources), len(late)
         if not is_there:
@@ -104,6 +104,8 @@ def run_append(
             late += given
         files = found.files + [file._replace(source_id=num_own + file.source_id) for file in files]
         sources = found.sources + [replace(each, source_id=num_own + i) for i, each in enumerate(late)]
+        if not sources:
+            raise InputError("all files of the set are gone, and nothing would be left; keep them with --gone keep")
         limits = {"recheck": recheck, "max_rejected": max_rejected, "strict": strict}
         config = _tokenize_config(index, sources, tokenizer, limits)
         _check_tokenizer(config, index)
@@ -134,7 +136,13 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
             f"{str(folder)!r} was planned from the token store {str(store)!r}; run hbpack tokenize there with all "
             "inputs, then plan and write"
         )
-    return header, read_index(store)
+    index, home = read_index(store), set_at(folder)
+    copies = {each: intact_or_none(read_index, each, STORE_COPY) for each in version_folders(folder)}
+    of_set = copies.pop(home, None)
+    if of_set and of_set.fingerprint != index.fingerprint in {each.fingerprint for each in copies.values() if each}:
+        why = "is that of an earlier version, as a killed restore leaves it"
+        raise InputError(f"the token store {str(store)!r} {why}; run hbpack restore {folder}@N again")
+    return header, index
 
 
 def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _Noted | None:

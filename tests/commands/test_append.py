@@ -123,7 +123,6 @@ def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypa
     before = tree(out)
     (tmp_path / "bad.parquet").write_bytes(b"nothing")
     expected = {
-        str(sample / "old.jsonl"): f"{sample / 'old.jsonl'} is in the set already; leave it out",
         "nowhere.jsonl": (
             "nowhere.jsonl: no such file or directory, and not a Hugging Face data set name either; check the name"
         ),
@@ -134,6 +133,10 @@ def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypa
         assert done.code == 2
         assert why is None or done.stderr == f"error: {why}\n"
         assert tree(out) == before
+    again = appended(out, sample / "old.jsonl")
+    assert again.code == 0
+    assert again.stderr.splitlines()[-1] == "the set has this data already"
+    assert tree(out) == before
     broken = shutil.copytree(sample / "tokenizer", tmp_path / "tokenizer")
     settings = json.loads((broken / "tokenizer_config.json").read_text())
     (broken / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": "{{ messages }}"}))
