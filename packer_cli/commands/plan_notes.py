@@ -43,10 +43,9 @@ def left_out(config: PlannedConfig, of_store: StoreSamples, cut: Cut | None = No
     """
     yield from store_rejects(of_store.records_of(config), of_store.store.folder)
     cut = cut or of_store.of(config).cut(size_rule(config), config.seed)
-    if config.overflow == "error":  # There was no plan.
-        return
-    for (file, line), (_, reason) in zip(of_store.store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
-        yield RejectedRecord(file=file, line=line, reason=reason)
+    if config.overflow != "error":  # Otherwise the plan has them all, or there is none.
+        for (file, line), (_, reason) in zip(of_store.store.locate(cut.lost().sample), reasons_lost(cut), strict=True):
+            yield RejectedRecord(file=file, line=line, reason=reason)
     if config.dedup == "drop" and not config.is_validation:
         for file, line in of_store.store.locate(of_store.duplicates):
             yield RejectedRecord(file=file, line=line, reason="duplicate")
