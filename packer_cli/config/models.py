@@ -86,6 +86,14 @@ def _read_limit(value: object) -> str | None:
     return str(value)
 
 
+def _names_once(text: str | None) -> str | None:
+    """Check names between commas, and return them without spaces around them."""
+    names = [name.strip() for name in (text or "").split(",")]
+    if text is not None and ("" in names or len({*names}) < len(names)):
+        raise ValueError(f"{text!r} has an empty name or one twice; write each once, such as id,license")
+    return None if text is None else ",".join(names)
+
+
 class TokenizeConfig(Model):
     """Corpus to token store."""
 
@@ -162,7 +170,9 @@ class TokenizeConfig(Model):
     stay together in one micro-batch."""
     share_prefixes: Annotated[bool, Shown(Panel.TOKENS)] = True
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
-    keep_columns: Annotated[str | None, Shown(Panel.TOKENS, "NAME[,...]")] = Field(default=None, min_length=1)
+    keep_columns: Annotated[str | None, AfterValidator(_names_once), Shown(Panel.TOKENS, "NAME[,...]")] = Field(
+        default=None, min_length=1
+    )
     """Columns, or keys, of the records to keep beside the samples in the token store, such as id,license.
 
     `hbpack find --id` looks in the first of them. Their texts, numbers and booleans are kept as text, and nothing
