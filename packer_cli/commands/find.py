@@ -90,7 +90,8 @@ def find(path: StrPath, records: str | Sequence[str] = (), *, ids: str | Sequenc
     planned = read_planned(folder)
     assert planned.header is not None
     try:
-        store = open_own_store(plan_file(folder).parent, planned.header)
+        place = set_at(folder) if planned.manifest else plan_file(folder).parent
+        store = open_own_store(place, planned.header)
     except InputError:
         raise InputError(
             f"{str(path)!r} keeps no token store, which alone knows the records of its samples; pack it again, "

@@ -19,7 +19,7 @@ from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, PlannedConfig, StorePlanConfig, validate
 from packer_cli.config.resolve import build, require_plan
 from packer_cli.errors import ConfigError
-from packer_cli.format.constants import MANIFEST_NAME
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import GroupChoice, PlanMetrics, SampleCounts
 from packer_cli.format.tokens import InputInfo
@@ -41,7 +41,7 @@ from packer_cli.plan.figures import (
 from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.strategies.protocol import PlanRequest
 from packer_cli.remote.path import as_path
-from packer_cli.shards.manifest import is_of_plan, read_manifest
+from packer_cli.shards.manifest import manifest_of_plan
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.sizes import counted
 from packer_cli.tables.stats import stats_tables
@@ -227,17 +227,13 @@ def read_planned(path: Path, *, check: bool = False) -> Plan:
         path: the folder of a plan or packed set, or the file of a plan.
         check: whether to prove the arrays when they are read, see `read_plan`.
 
-    Raises:
-        InputError: there is no plan.
-        FormatError: the plan is damaged, or of another version.
+    Raises InputError where there is no plan, and FormatError where it is damaged, or of another version.
     """
     file = plan_file(path)
     header, home = read_plan_header(file), set_at(file.parent)
-    manifest = read_manifest(home) if (home / MANIFEST_NAME).exists() else None
-    if manifest is not None and not is_of_plan(manifest, header.fingerprint):
-        manifest = None  # The plan is a newer one, and not written yet.
-    is_rebalanced = manifest is not None and bool(manifest.history)
-    metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
+    manifest = manifest_of_plan(home, header.fingerprint)
+    file = home / PLAN_NAME if manifest else file  # A version's stays when the set is planned again.
+    dealt = manifest if manifest and manifest.history else None
     return Plan(
         config=header.config,
         counts=header.counts,
@@ -245,8 +241,8 @@ def read_planned(path: Path, *, check: bool = False) -> Plan:
         header=header,
         manifest=manifest,
         _sources=partial(sources_of, header, manifest, file.parent),
-        _load=partial(plan_in_force, home) if is_rebalanced else lambda: read_plan(file, check=check)[0],
-        _measure=lambda planned: metrics,
+        _load=partial(plan_in_force, home) if dealt else lambda: read_plan(file, check=check)[0],
+        _measure=lambda planned: dealt.metrics if dealt else header.metrics,
     )
 
 

@@ -26,7 +26,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.records import Hidden
-from packer_cli.format.versions import plan_file
+from packer_cli.format.versions import plan_file, set_at
 from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.packing.wrap_decompose import join
@@ -283,7 +283,7 @@ def _samples_of_set(path: Path, planned: Plan) -> tuple[Samples, tuple[str, ...]
     """Return the samples of a set, and the names of its inputs; without its token store, what its plan says."""
     assert planned.header is not None
     with suppress(FormatError, InputError):
-        store = open_own_store(plan_file(path).parent, planned.header)
+        store = open_own_store(set_at(path) if planned.manifest else plan_file(path).parent, planned.header)
         config = planned.header.config
         return StoreSamples(store).of(config), _names(store.index)
     return _samples_of_plan(planned), ()

@@ -158,6 +158,14 @@ def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
     return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write)
 
 
+def manifest_of_plan(folder: Path, plan_fingerprint: str) -> Manifest | None:
+    """Read the manifest in a folder like `read_manifest`; None where it is missing, or of another plan."""
+    if not (folder / MANIFEST_NAME).exists():
+        return None
+    manifest = read_manifest(folder)
+    return manifest if is_of_plan(manifest, plan_fingerprint) else None
+
+
 class SetWriter:
     """Writes the plan in a folder out: the shards of each task, then the whole set.
 
@@ -231,8 +239,9 @@ class SetWriter:
         manifest = self._manifest(describe_groups(plan, piece_loss, self._tasks, finished), epochs)
         self._index.write(self._folder, STORE_COPY)
         if self._options.index_only:
-            for part in self._index.parts:
-                link_file(self._store / part.path, self._folder / TOKENS / part.path)
+            parts = self._index.parts
+            for name in [*(part.path for part in parts), *(part.rejects_name for part in parts if part.num_rejected)]:
+                link_file(self._store / name, self._folder / TOKENS / name)
             self._index.write(self._folder / TOKENS)
         remove_temporaries(self._folder)
         for path in self._folder.glob("ranks/rebalanced-*"):

@@ -105,7 +105,8 @@ def test_no_shard_is_read_and_files_go_by_their_ends(chats, out):
 
 
 def test_a_plan_has_no_shards_yet(chats, pack, tmp_path):
-    pack(tmp_path / "out", chats, "--dry-run")
+    pack(tmp_path / "out", chats)
+    assert run(main, "plan", tmp_path / "out", "--packing", "ffd").code == 0
     (place,) = hbpack.find(tmp_path / "out", f"{chats}:1").places
     assert (place.sample, place.shard, place.row) == (0, None, None)
     assert place.step is not None
@@ -120,7 +121,7 @@ def test_what_is_asked_wrongly(chats, out, pack, tmp_path):
     (tmp_path / "a").mkdir()
     shutil.copy(chats, tmp_path / "a/chats.jsonl")
     shutil.copy(chats, tmp_path / "chats.jsonl")
-    pack(tmp_path / "two", tmp_path / "a/chats.jsonl", tmp_path / "chats.jsonl", "--no-keep-tokens", "--dry-run")
+    pack(tmp_path / "two", tmp_path / "a/chats.jsonl", tmp_path / "chats.jsonl")
     with pytest.raises(InputError, match=r"'chats.jsonl' is several files of the set, which has"):
         hbpack.find(tmp_path / "two", "chats.jsonl:3")
     assert len(hbpack.find(tmp_path / "two", f"{tmp_path}/chats.jsonl:3").places) == 1
@@ -139,7 +140,7 @@ def test_an_item_is_found_whole_and_divided(pack, tmp_path):
     path.write_text("".join(json.dumps(each) + "\n" for each in (pair, {"messages": chat * 9}, pair)), "utf-8")
     out = tmp_path / "out"
     pack(out, path, "--turns", "branch", "--groups", "128:1,384:2")
-    tables = [pa.ipc.open_file(shard).read_all().to_pylist() for shard in out.glob("shards/*/*.arrow")]
+    tables = [pa.ipc.open_file(shard).read_all().to_pylist() for shard in home(out).glob("shards/*/*.arrow")]
     rows = [row for table in tables for row in table]
     held = {(item, row["pack_id"]) for row in rows for item in row["item_ids"]}
     places = hbpack.find(out, [f"{path}:{line}" for line in (1, 2, 3)]).places
