@@ -222,7 +222,7 @@ class PackedDataset(Dataset[Any]):
     def require_held_out(self, training: PackedDataset) -> None:
         """Raise ConfigError if `training` has samples of this validation set, which goes to its version before."""
         own = f"{training.folder}/{VALIDATION}"
-        if str(self.path) == f"{training.path}/{VALIDATION}" and self.folder != own:
+        if str(self.path) == f"{str(training.path).rstrip('/')}/{VALIDATION}" and self.folder != own:
             self._become(PackedDataset(own, **self._given))
         options.require_held_out(self._manifest, training._manifest, repr(str(self.path)))
 

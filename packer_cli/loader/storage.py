@@ -30,7 +30,7 @@ from torch.utils.data import get_worker_info
 
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.format.checksums import find_damage, inside, require_damage
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.constants import CURRENT, MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo, ShardInfo
 from packer_cli.format.manifest import Manifest, SetFolder, parse_manifest
 from packer_cli.format.ranks import RankRow, RankRows
@@ -189,7 +189,7 @@ def _choose_version(path: Path) -> Path:
     """
     found = set_at(path)
     if found == path:  # OUT/current will lead elsewhere.
-        return path.resolve() if isinstance(path, Path) and path.is_symlink() else path
+        return path.resolve() if isinstance(path, Path) and CURRENT in path.parts else path
     version = found if found.parent == path else found.parent  # Which has the validation set.
     is_current = path in (version.parent, version.parent / found.name)
     has_store = dist.is_available() and dist.is_initialized() and dist.get_backend() not in ("fake", "mpi")
