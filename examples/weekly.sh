@@ -10,10 +10,15 @@ set -euo pipefail
 : "${OUT:?name the set}"
 common=(--max-rejected "${MAX_REJECTED:-1%}" --keep "${KEEP:-4}" --wait "${WAIT:-30m}" --log-format json)
 
-if hbpack versions "$OUT" >/dev/null 2>&1; then
+code=0
+message=$(hbpack versions "$OUT" 2>&1 >/dev/null) || code=$?
+if [ $code = 0 ]; then
     hbpack append "$OUT" "$@" --gone keep "${common[@]}"
-else
+elif [[ $message == *"holds no packed data set"* ]]; then
     hbpack pack "$@" --config "${CONFIG:?name the config of the first run}" --output "$OUT" "${common[@]}"
+else
+    echo "$message" >&2
+    exit $code
 fi
 hbpack verify "$OUT" --fast
 hbpack versions "$OUT"
