@@ -30,7 +30,7 @@ from packer_cli.format.constants import (
     VALIDATION,
 )
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.versions import is_in_version, set_at, version_folders
+from packer_cli.format.versions import is_in_version, numbered, set_at, version_folders
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.own_store import store_of
@@ -44,6 +44,7 @@ APPEND_MARKER = ".append.json"
 
 def require_usable(folder: Path) -> None:
     """Raise OutputError where `locked_output` would, without making the folder."""
+    refuse_version(folder)
     refuse_validation(folder)
     require_ours(folder, partial(_is_own, folder))
 
@@ -61,6 +62,7 @@ def locked_output(folder: Path, *, has_plan: bool = False, task: TaskLock | None
         OutputError: the folder holds other files, cannot be written to, or is the validation set of another folder.
         BusyError: another run is writing to it.
     """
+    refuse_version(folder)
     refuse_validation(folder)
     if has_plan and not ((folder / PLAN_NAME).exists() and (is_remote(folder) or os.access(folder, os.W_OK))):
         yield
@@ -131,6 +133,15 @@ def current_plan(folder: Path, store: Path) -> PlanHeader | None:
         return None
     is_of_store = store_of(folder, header).resolve() == store.resolve()
     return header if is_of_store and (folder / REJECTED_NAME).exists() else None
+
+
+def refuse_version(folder: Path) -> None:
+    """Raise OutputError for a version of a set, which no run changes: by its number, its folder, or `current`."""
+    named, place = numbered(folder), folder.resolve()
+    if named is not None and not folder.exists() and (named[0] / MANIFEST_NAME).exists():
+        raise OutputError(f"{str(folder)!r} is a version, which no run changes; run hbpack restore {folder} first")
+    if is_in_version(place) and (place.parent / MANIFEST_NAME).exists():
+        raise OutputError(f"{str(folder)!r} is a version, which no run changes; name {str(place.parent)!r}")
 
 
 def refuse_validation(folder: Path) -> None:

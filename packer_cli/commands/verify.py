@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from packer_cli.commands.output_folder import locked_output
+from packer_cli.commands.output_folder import current_header, locked_output
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import Engine
@@ -15,9 +15,9 @@ from packer_cli.errors import BusyError
 from packer_cli.files import intact_or_none
 from packer_cli.folder_lock import waiting
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
-from packer_cli.format.versions import set_at
+from packer_cli.format.versions import numbered, read_versions, set_at
 from packer_cli.remote.path import is_remote
-from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.repair import what_writes_shards, write_command
 from packer_cli.sizes import counted
 from packer_cli.verify import Report, Verifier, open_verifier
@@ -35,6 +35,7 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
     """
     home = set_at(folder)
     report = _verify(home, folder, engine, fast=fast)
+    _go_by_restore(report, home, folder)
     if repairs and report.sound and not is_remote(folder):
         with suppress(BusyError), waiting(0), locked_output(folder, has_plan=True):
             pass  # Removes what a killed repair left.
@@ -42,6 +43,19 @@ def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = Fals
         return report
     run_write(WriteConfig(), folder, engine)
     return replace(_verify(set_at(folder), folder, engine, fast=fast), repaired=report.damaged)
+
+
+def _go_by_restore(report: Report, home: Path, folder: Path) -> None:
+    """Have damage of a version repaired after `restore` where the last plan, which `write` takes, is another."""
+    named = None if folder.exists() else numbered(folder)
+    root = named[0] if named else folder
+    header, manifest = current_header(root), intact_or_none(read_manifest, home)
+    if header is None or manifest is None or is_of_plan(manifest, header.fingerprint):
+        return
+    number = next((each.number for each in read_versions(root) if each.folder == home.name), None)
+    if number is not None:
+        first, to_root = f"hbpack restore {root}@{number}, then", (str(folder), str(root))
+        report.damaged = [replace(each, repair=f"{first} {each.repair.replace(*to_root)}") for each in report.damaged]
 
 
 def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_store: bool = True) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, remove_validation
+from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_other, remove_validation
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import UsageError
@@ -14,7 +14,7 @@ from packer_cli.format.constants import MANIFEST_NAME, SHARD_MARKERS, STORE_COPY
 from packer_cli.format.versions import Version, kept, numbered, read_versions, set_at, version_folders
 from packer_cli.remote.path import RemotePath, as_path, paths_below
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.versions import make_current, take_plan
+from packer_cli.shards.versions import is_begun, make_current, take_plan
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.index import TOKENS, WORK, read_index
 from packer_cli.tokens.share import remove_stale
@@ -77,17 +77,21 @@ def restore(name: str) -> Versions:
         raise UsageError(
             f"{name!r} names no version of a set; name one as hbpack versions numbers them, such as OUT@3"
         )
-    root, home = found[0], set_at(path)
-    manifest, store = read_manifest(home), root / TOKENS
-    with locked_output(root, has_plan=True):
-        _restore_store(home, store)
+    root, number = found
+    set_at(path)  # Reports a version that is not there, before a folder that cannot be written to.
+    with locked_output(root):
+        home = set_at(path)
+        manifest = read_manifest(home)
+        if manifest.planned.sets_aside:
+            refuse_other(root)
+        _restore_store(home, root / TOKENS)
         if manifest.planned.sets_aside:
             take_plan(home / VALIDATION, root / VALIDATION)
         else:
             remove_validation(root)
         take_plan(home, root)
         (root / APPEND_MARKER).unlink(missing_ok=True)
-        make_current(root, home, manifest, f"restore @{found[1]}")
+        make_current(root, home, manifest, f"restore @{number}")
     return versions_of(str(root))
 
 
@@ -120,7 +124,7 @@ def prune(output: str, keep: int) -> Versions:
         raise UsageError(f"--keep {keep}: at least the current version stays; give 1 or more")
     root = as_path(output)
     read_manifest(root)
-    with locked_output(root, has_plan=True):
+    with locked_output(root):
         prune_versions(root, keep)
     return versions_of(output)
 
@@ -129,7 +133,7 @@ def prune_versions(root: Path, keep: int) -> None:
     """Remove versions like `prune`, without a lock; a version that an array is writing stays."""
     newest = [set_at(root).name, *(each.folder for each in read_versions(root)[::-1])]
     stay = [*dict.fromkeys(newest)][:keep]
-    gone = [home for home in version_folders(root) if home.name not in stay]
+    gone = [home for home in version_folders(root) if home.name not in stay and is_begun(home)]
     gone = [home for home in gone if ArrayRecords(home / SHARD_MARKERS).pin() is None]
     num_bytes = sum(map(_num_bytes, gone))
     for home in gone:

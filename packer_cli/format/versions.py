@@ -108,7 +108,7 @@ def _numbered(path: Path) -> Path:
 def numbered(path: Path) -> tuple[Path, int] | None:
     """Return the set's folder and the version's number of a name such as `SET@3`; None for other names."""
     match = _NUMBERED.fullmatch(path.name)
-    return None if match is None else (path.with_name(match[1]), int(match[2]))
+    return None if match is None else (path.parent / match[1], int(match[2]))
 
 
 def version_beside(folder: Path, fingerprint: str, path: object) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from packer_cli.files import intact_or_none, link_file, remove_folder, temporary_name, write_text
-from packer_cli.format.constants import CURRENT, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, VERSIONS_NAME
+from packer_cli.format.constants import CURRENT, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VERSIONS_NAME
 from packer_cli.format.manifest import Manifest, manifest_bytes
 from packer_cli.format.records import json_values
 from packer_cli.format.tokens import InputInfo
@@ -99,8 +99,13 @@ def _shortened(value: object) -> str:
     return textwrap.shorten(str(value), 100, placeholder="...")
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether a folder with a version's name holds a version, or what a killed run left of one."""
+    return any((folder / name).exists() for name in (MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS))
+
+
 def remove_unfinished(root: Path) -> None:
     """Remove the folders of versions that no run completed."""
     for folder in version_folders(root):
-        if not (folder / MANIFEST_NAME).exists():
+        if not (folder / MANIFEST_NAME).exists() and is_begun(folder):
             remove_folder(folder)

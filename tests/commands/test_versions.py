@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import contextmanager
 
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.commands import output_folder
 from packer_cli.loader import PackedDataset
 from tests.cli_runner import run
-from tests.reference import home, read_packs
+from tests.reference import home, read_packs, tree
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +189,78 @@ def test_a_damaged_manifest_of_the_set_is_found_and_repaired(made, tmp_path):
     assert run(main, "verify", out).code == 1
     assert run(main, "write", out).code == 0
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [["plan"], ["write"], ["rebalance"], ["append"], ["pack"]])
+def test_no_run_changes_a_version(made, command, repo):
+    """By its number, by its folder, or by the link to it."""
+    before = tree(made)
+    words = {"plan": ["--gpus", "8"], "rebalance": ["--gpus", "8"], "append": [made.parent / "week-0.jsonl"]}
+    for name in (f"{made}@1", home(made), made / "current"):
+        more = words.get(command[0], [])
+        if command == ["pack"]:
+            sample = repo / "examples" / "sample"
+            more = ["--tokenizer", sample / "tokenizer", "--groups", "4k:1", "--gpus", "2", "--output", name]
+            name = made.parent / "week-0.jsonl"
+        done = run(main, *command, name, *more)
+        assert done.code in (1, 2)
+        assert "Traceback" not in done.stderr
+        assert tree(made) == before
+    assert not made.with_name(f"{made.name}@1").exists()
+
+
+def test_restore_reads_its_version_when_it_has_the_folder(made, tmp_path, monkeypatch):
+    """Another run may have removed the version while it waited."""
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    before = (out / "hbpack.json").read_bytes()
+    held, first = output_folder.locked_output, out / listed(out)[0]["folder"]
+
+    @contextmanager
+    def late(folder):
+        with held(folder):
+            shutil.rmtree(first)
+            yield
+
+    monkeypatch.setattr("packer_cli.commands.versions.locked_output", late)
+    assert run(main, "restore", f"{out}@1").code == 2
+    assert (out / "hbpack.json").read_bytes() == before
+
+
+def test_what_is_no_version_stays(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    other = out / ("0" * 32)
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    assert run(main, "write", out, "--keep", "1").code == 0
+    assert run(main, "prune", out, "--keep", "1").code == 0
+    assert (other / "notes.txt").read_text() == "mine"
+
+
+def test_repair_makes_no_version_of_a_plan_that_was_not_written(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    assert run(main, "plan", out, "--gpus", "8").code == 0
+    next(home(out).glob("shards/*/*.arrow")).write_bytes(b"")
+    done = run(main, "verify", out, "--repair")
+    assert done.code == 1
+    assert f"run hbpack restore {out}@3, then hbpack write {out}" in done.stdout
+    assert len(listed(out)) == 3
+    assert run(main, "restore", f"{out}@3").code == 0
+    assert run(main, "write", out).code == 0
+    assert run(main, "verify", out).code == 0
+    assert home(out).name == home(made).name
+
+
+def test_an_append_after_a_restore_that_was_killed(made, tmp_path, monkeypatch):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("packer_cli.commands.versions.take_plan", interrupted)
+    assert run(main, "restore", f"{out}@1").code == 130
+    monkeypatch.undo()
+    done = run(main, "append", out, made.parent / "week-0.jsonl")
+    assert done.code == 2
+    assert "as a killed restore leaves it" in done.stderr
+    assert run(main, "restore", f"{out}@3").code == 0
+    assert run(main, "append", out, made.parent / "week-1.jsonl").code == 0
