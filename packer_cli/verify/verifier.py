@@ -17,6 +17,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, STORE_COPY
 from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import in_json
+from packer_cli.format.versions import is_in_version
 from packer_cli.plan.core.types import PieceLoss, Plan
 from packer_cli.remote.path import RemotePath, is_remote, paths_below
 from packer_cli.shards import repair
@@ -143,7 +144,8 @@ class Verifier:
         repairs = {"plan": repair.PLAN_AGAIN, "iterations": of_ranks, "rank": of_ranks, "schedules": self._deal_again}
         for path, what in found.items():
             self.report.add({path: what}, repairs.get(kinds[path], self._write))
-        if not has_copy(self._folder, self._manifest.tokens_fingerprint):
+        # What was copied or pushed on its own has no store to which the index would belong.
+        if is_in_version(self._folder) and not has_copy(self._folder, self._manifest.tokens_fingerprint):
             self.report.add({STORE_COPY: "it is missing or damaged"}, self._write)
         for kind, name in (("shard", "shards"), ("rank", "rank_manifests")):
             self.report.checked[name] = sum(kinds[path] == kind for path in kinds.keys() - found.keys())
