@@ -15,6 +15,7 @@ import pytest
 import packer_cli
 from packer_cli.commands.predict import DryRun
 from packer_cli.corpus import sample as sampling
+from tests.reference import home
 
 GROUPS = {"groups": "1k:1,8k:4", "gpus": 8, "workers": 1}
 
@@ -82,7 +83,9 @@ WRITERS: dict[str, Callable[[Path, list[dict[str, str]]], object]] = {
 def close(found: DryRun, real: packer_cli.PackedSet, rel: float = 0.2) -> None:
     counts, manifest = real.plan().counts, real.manifest()
     token_bytes = sum(path.stat().st_size for path in (real.path / "tokens").glob("part-*"))
-    others = [path.stat().st_size for path in real.path.rglob("*") if path.name == "plan.arrow" or "rank" in path.name]
+    others = [
+        path.stat().st_size for path in home(real.path).rglob("*") if path.name == "plan.arrow" or "rank" in path.name
+    ]
     assert found.records == pytest.approx(counts.records, rel=rel)
     assert found.rejected == pytest.approx(counts.rejected, rel=rel, abs=2)
     assert found.tokens == pytest.approx(sum(source.read.tokens for source in manifest.sources), rel=rel)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +109,10 @@ def test_a_part_is_found_again_wherever_it_stands(
     assert open_store(folder, index).lengths().tolist() == [open_store(folder, index).lengths()[0]] * 2
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_store_holds_until_another_is_whole(tmp_path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a run has made other parts of all inputs when it ends."""
     write_files(tmp_path, "ab")
@@ -121,7 +124,7 @@ def test_a_store_holds_until_another_is_whole(tmp_path: Path, repo: Path, monkey
         before = tree(store)  # Whether inputs.json has the files depends on how long ago they were written.
         other = config.model_copy(update={"append_eos": "never"})
         with monkeypatch.context() as patch:
-            patch.setattr(StoreIndex, "write", lambda *_: signal.raise_signal(signal.SIGINT))
+            patch.setattr(StoreIndex, "write", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 make_whole(CorpusStore(other, store.parent), engine)
         assert before.items() <= tree(store).items()
