@@ -153,13 +153,19 @@ def version_folders(root: Path) -> list[Path]:
 
 def is_in_version(folder: Path) -> bool:
     """Whether a folder is a version's, or that of its validation set."""
-    return any(_VERSION.fullmatch(name) for name in (folder.name, folder.parent.name))
+    return plan_base(folder) != folder
 
 
 def plan_base(folder: Path) -> Path:
     """Return the folder from which the plan in a folder names its token store: of the set, or its validation plan."""
-    if _VERSION.fullmatch(folder.name):
+    if _is_version(folder):
         return folder.parent
-    if folder.name == VALIDATION and _VERSION.fullmatch(folder.parent.name):
+    if folder.name == VALIDATION and _is_version(folder.parent):
         return folder.parent.parent / VALIDATION
     return folder
+
+
+def _is_version(folder: Path) -> bool:
+    """Whether a folder is a version's, and not a set's whose name happens to be like that."""
+    is_named = _VERSION.fullmatch(folder.name) is not None
+    return is_named and any((folder.parent / name).exists() for name in (MANIFEST_NAME, PLAN_NAME))

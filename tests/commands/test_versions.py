@@ -264,3 +264,12 @@ def test_an_append_after_a_restore_that_was_killed(made, tmp_path, monkeypatch):
     assert "as a killed restore leaves it" in done.stderr
     assert run(main, "restore", f"{out}@3").code == 0
     assert run(main, "append", out, made.parent / "week-1.jsonl").code == 0
+
+
+def test_the_name_of_a_set_may_be_like_that_of_a_version(made, tmp_path):
+    out = shutil.copytree(made, tmp_path / ("0123456789abcdef" * 2), symlinks=True)
+    assert run(main, "verify", out).code == 0
+    assert run(main, "plan", out, "--gpus", "8").code == 0
+    assert run(main, "write", out).code == 0
+    assert run(main, "append", out, made.parent / "week-0.jsonl").code == 0
+    assert len(PackedDataset(f"{out}@4", 0, 8))
