@@ -154,7 +154,7 @@ def scratch(
             if re.search(rf"\b{re.escape(name.removesuffix('.bin').removesuffix('.idx'))}\b", code):
                 shutil.copytree(path, tmp_path / name) if path.is_dir() else shutil.copy(path, tmp_path / name)
         if re.search(r"\bOUT\b", code) and not makes_set(code):
-            shutil.copytree(request.getfixturevalue("packed"), tmp_path / "OUT")
+            shutil.copytree(request.getfixturevalue("packed"), tmp_path / "OUT", symlinks=True)
         if page in TRAINS_EPOCHS:
             _shorten(tmp_path)
         for name in linked_scripts(page):
