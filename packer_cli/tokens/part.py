@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import resource
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -18,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, Reject
 from packer_cli.corpus.versions import hold, is_small, map_many
-from packer_cli.engine.sink import MemorySink, Sink, Written, write_part
+from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
@@ -189,33 +185,6 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
         else:
             slices = tuple(map(KnownSlice.of, task.slices))
             return PartFacts(part=part, tokenizer=describe_tokenizer(task), slices=slices)
-
-
-class PartSample(NamedTuple):
-    """A part that was made of a sample of an input, and thrown away."""
-
-    part: PartInfo
-    lengths: NDArray[np.int32]
-    """int32[n]: tokens of each sample."""
-    seconds: float
-    """Time that it took, without what a process does once."""
-    memory: int
-    """Most bytes that the process has held."""
-
-
-def tokenize_sample(task: PartTask) -> PartSample:
-    """Tokenize the slices of a sample in memory.
-
-    Price: that of a part, and of its first slice once more, by which the tokenizer is loaded and the template learned.
-    """
-    tokenize_part(replace(task, slices=task.slices[:1]), MemorySink())
-    sink, begun = MemorySink(), time.perf_counter()
-    part = tokenize_part(task, sink).part
-    seconds = time.perf_counter() - begun
-    ids = pa.ipc.open_file(sink.contents[part.path].getbuffer()).read_all()["input_ids"]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    lengths = np.concatenate([np.zeros(0, np.int32), *(np.diff(chunk.offsets) for chunk in ids.chunks)])
-    return PartSample(part, lengths, seconds, memory)
 
 
 def describe_tokenizer(task: PartTask) -> TokenizerInfo:

@@ -39,7 +39,8 @@ from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreInd
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.known_inputs import KnownInputs, KnownSlice
 from packer_cli.tokens.limits import require_accepted
-from packer_cli.tokens.part import Description, PartFacts, PartSample, PartTask, part_tasks, tokenize_sample, work
+from packer_cli.tokens.part import Description, PartFacts, PartTask, part_tasks, work
+from packer_cli.tokens.part_sample import PartSample, tokenize_sample
 from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
 from packer_cli.tokens.tokenizer.files import writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
