@@ -16,6 +16,7 @@ from packer_cli.tokens import stage
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.stage import library_versions
 from tests.cli_runner import run
+from tests.commands.test_append_inputs import packed
 from tests.reference import current_tree, home, tree
 
 
@@ -35,15 +36,6 @@ def data(repo, lines, tmp_path, monkeypatch) -> Path:
     shutil.copytree(repo / "examples" / "sample" / "tokenizer", tmp_path / "tokenizer")
     monkeypatch.chdir(home)
     return home
-
-
-def packed(output: Path, *inputs: str) -> Path:
-    done = run(
-        main, "pack", *inputs, "--tokenizer", output.parent / "tokenizer", "--groups", "1k:1", "--gpus", 4,
-        "--workers", 1, "--output", output,
-    )  # fmt: skip
-    assert done.code == 0, done.stderr
-    return output
 
 
 def appended(out: Path, *words: object, code: int = 0) -> str:
