@@ -13,9 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.read import SliceReader
@@ -226,11 +224,6 @@ def read_slices(reader: SliceReader, slices: Sequence[CorpusSlice]) -> Iterator[
     """Yield the records of the slices, in order; `line` is a record's key. The first slice's keys are its lines."""
     for number, slice_ in enumerate(slices):
         yield from reader.read(slice_, base=number << LINE_BITS)
-
-
-def count_by_slice(keys: NDArray[np.int64], num_slices: int) -> NDArray[np.int64]:
-    """Count the records from each slice, int64[s]."""
-    return np.bincount(keys >> LINE_BITS, minlength=num_slices)
 
 
 def read_all(slice_: CorpusSlice) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
@@ -29,7 +28,7 @@ from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.accounts import kind_of, most_frequent
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, part_name, rejects_name
-from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, count_by_slice, read_slices
+from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, read_slices
 from packer_cli.tokens.known_inputs import KnownSlice
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
@@ -296,8 +295,8 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
             fingerprint=slice_.file.fingerprint,
             num_bytes=slice_.file.num_bytes,
             **dict(zip(FIGURES, writer.of_slices[number].tolist(), strict=True)),
-            num_rejected=int(rejects.num_rejected[number]),
-            num_without_loss=int(rejects.num_without_loss[number]),
+            num_rejected=rejects.reasons[number].total(),
+            num_without_loss=rejects.num_without_loss[number],
             reasons=most_frequent(rejects.reasons[number]),
             lost_bytes=reader.lost[number << LINE_BITS],
             unreadable=rejects.gaps[number],
@@ -313,8 +312,8 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
         kinds=writer.kinds,
         num_branches=writer.num_branches,
         num_flat_tokens=writer.num_flat_tokens,
-        num_rejected=int(rejects.num_rejected.sum()),
-        num_without_loss=int(rejects.num_without_loss.sum()),
+        num_rejected=sum(file.num_rejected for file in files),
+        num_without_loss=sum(file.num_without_loss for file in files),
         **figures,
         shapes=dict(sorted(shapes.items())),
         unused=dict(sorted((reader.unused + encoder.unused).items())),
@@ -337,12 +336,10 @@ class RejectsWriter(ExitStack):
             num_slices: number of slices of input in the part.
         """
         super().__init__()
-        self.num_rejected = np.zeros(num_slices, dtype=np.int64)
-        """int64[s]: number of rejected records of each slice."""
-        self.num_without_loss = np.zeros(num_slices, dtype=np.int64)
-        """int64[s]: those in which no token carries a loss."""
         self.reasons: list[Counter[str]] = [Counter() for _ in range(num_slices)]
         """Number of rejected records of each slice by the kind of reason."""
+        self.num_without_loss = [0] * num_slices
+        """Number of those in which no token carries a loss."""
         self.gaps = [""] * num_slices
         """The reason of each slice's first gap; "" for a slice that has none."""
         self._sink, self._name = sink, rejects_name(part)
@@ -350,13 +347,13 @@ class RejectsWriter(ExitStack):
 
     def write(self, rejects: Sequence[Reject], without_loss: Sequence[Reject]) -> None:
         """Append the rejects of the next batch; `line` is their key, see `packer_cli.tokens.input_slices`."""
-        self.num_without_loss += self._count(without_loss)
+        for reject in without_loss:
+            self.num_without_loss[reject.line >> LINE_BITS] += 1
         rejects = [*rejects, *without_loss]
         if not rejects:
             return
         if self._file is None:
             self._file = self.enter_context(self._sink.file(self._name))
-        self.num_rejected += self._count(rejects)
         for reject in rejects:
             number = reject.line >> LINE_BITS
             self.reasons[number][kind_of(reject.reason)] += 1
@@ -365,9 +362,6 @@ class RejectsWriter(ExitStack):
         ordered = (reject._replace(line=reject.line & LINE) for reject in sorted(rejects, key=attrgetter("line")))
         lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in ordered]
         self._file.write("".join(lines).encode())
-
-    def _count(self, rejects: Sequence[Reject]) -> NDArray[np.int64]:
-        return count_by_slice(np.array([reject.line for reject in rejects], dtype=np.int64), len(self.gaps))
 
     @property
     def xxh3(self) -> str | None:
