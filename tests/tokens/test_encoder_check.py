@@ -82,9 +82,9 @@ def spoil(encoder, monkeypatch, line_text):
         ids = honest(texts)
         for number, text in enumerate(texts):
             if line_text in text:
-                changed = ids.input_ids.copy()
+                changed = ids.values.copy()
                 changed[ids.offsets[number]] += 1
-                ids = ids._replace(input_ids=changed)
+                ids = ids._replace(values=changed)
         return ids
 
     monkeypatch.setattr(encoder._backend, "encode", encode_wrongly)
@@ -149,7 +149,7 @@ def test_a_part_of_several_files_may_need_both_slow_ways(order, repo, tmp_path, 
 
     def encode_wrongly(self, texts):
         ids = encode_honestly(self, texts)
-        return ids._replace(input_ids=ids.input_ids + any("wrong ids" in text for text in texts))
+        return ids._replace(values=ids.values + any("wrong ids" in text for text in texts))
 
     def mismatch_of_wrong_text(self, chat):
         return WRONG_TEXT if "wrong text" in chat.text else mismatch(self, chat)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import RunError, TokenizerError
-from packer_cli.format.ragged import offsets_of
+from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
@@ -67,24 +67,6 @@ def hash_line(line: int) -> int:
     return line * 2654435761 >> 8
 
 
-class Ids(NamedTuple):
-    """Ids of n texts, in flat arrays."""
-
-    input_ids: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    """int64[n+1]"""
-
-    def row(self, number: int) -> NDArray[np.int32]:
-        """Return the ids of one text."""
-        return self.input_ids[self.offsets[number] : self.offsets[number + 1]]
-
-    def split(self, number: int) -> tuple[Ids, Ids]:
-        """Split off the ids of the first texts, so many, from those of the others."""
-        at = self.offsets[number]
-        others = Ids(self.input_ids[at:], self.offsets[number:] - at)
-        return Ids(self.input_ids[:at], self.offsets[: number + 1]), others
-
-
 class CharRanges(NamedTuple):
     """The chars of its text that each of t tokens covers; tokens that share a char all have its range."""
 
@@ -94,8 +76,8 @@ class CharRanges(NamedTuple):
     """int64[t]: one past the last char."""
 
 
-def flat(rows: list[Any]) -> Ids:
-    """Concatenate rows into one flat array; the rows are all arrays (int32 or uint32), or all lists of ints."""
+def flat(rows: list[Any]) -> Lists:
+    """Concatenate rows of ids, int32; the rows are all arrays (int32 or uint32), or all lists of ints."""
     offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
     if not rows:
         joined = np.zeros(0, dtype=np.int32)
@@ -103,7 +85,7 @@ def flat(rows: list[Any]) -> Ids:
         joined = rows[0] if len(rows) == 1 else np.concatenate(rows)
     else:
         joined = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1]))
-    return Ids(joined.view(np.int32), offsets)
+    return Lists(offsets, joined.view(np.int32))
 
 
 class ReferenceBackend:
@@ -119,11 +101,11 @@ class ReferenceBackend:
         self._tokenizer.post_processor = None
         self._tokenizer.encode_special_tokens = bool(tokenizer.hf.split_special_tokens)
 
-    def encode(self, texts: list[str]) -> Ids:
+    def encode(self, texts: list[str]) -> Lists:
         """Encode texts without adding anything. A `UnicodeEncodeError` must have been ruled out before."""
         return flat([one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
 
-    def encode_with_ranges(self, texts: list[str]) -> tuple[Ids, list[CharRanges]]:
+    def encode_with_ranges(self, texts: list[str]) -> tuple[Lists, list[CharRanges]]:
         """Encode texts without adding anything, and find for each text where its tokens come from."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         ranges = []
@@ -169,7 +151,7 @@ class GigatokenBackend:
             ) from None
         self._reference = reference
 
-    def encode(self, texts: list[str]) -> Ids:
+    def encode(self, texts: list[str]) -> Lists:
         """Encode texts without adding anything, on one core.
 
         A `UnicodeEncodeError` must have been ruled out before.

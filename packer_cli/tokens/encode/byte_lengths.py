@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.tokens.encode.backends import Ids
+from packer_cli.format.ragged import Lists
 from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
@@ -79,27 +79,27 @@ class ByteLengths:
                 normalize = partial(unicodedata.normalize, "NFC")
         return _byte_spans(text, spans, normalize, whole_last_char=whole_last_char)
 
-    def of(self, texts: list[str], ids: Ids) -> NDArray[np.int64]:
+    def of(self, texts: list[str], ids: Lists) -> NDArray[np.int64]:
         """Return the half bytes of each token, int64[t].
 
         A token that is only a space put before the text takes half a byte of the next token, so that it is in the same
         ranges as that one's first char, as with offsets.
         """
-        lengths = self._table.take(ids.input_ids)
+        lengths = self._table.take(ids.values)
         if self._greedy.any:
             self._greedy.measure(texts, ids, lengths)
         if self._scheme.prefix != "never":
             self._take_prefixes(texts, ids, lengths)
         return lengths
 
-    def _take_prefixes(self, texts: list[str], ids: Ids, lengths: NDArray[np.int64]) -> None:
+    def _take_prefixes(self, texts: list[str], ids: Lists, lengths: NDArray[np.int64]) -> None:
         """Subtract the space put before each stretch.
 
         If a stretch begins with a space, there may be no such one; the lengths of its text then do not add up.
         """
         starts = ids.offsets[:-1]
         filled = ids.offsets[1:] > starts
-        ends_stretch = self._ends_stretch[ids.input_ids]
+        ends_stretch = self._ends_stretch[ids.values]
         if self._scheme.prefix == "first":
             at = starts[filled & np.array([not text.startswith(" ") for text in texts], dtype=np.bool_)]
         else:
@@ -169,11 +169,11 @@ class _GreedyTokens:
         self._is_greedy = np.zeros(vocab_size, dtype=np.bool_)
         self._is_greedy[[token["id"] for token in tokens]] = True
 
-    def measure(self, texts: list[str], ids: Ids, lengths: NDArray[np.int64]) -> None:
+    def measure(self, texts: list[str], ids: Lists, lengths: NDArray[np.int64]) -> None:
         """Write the lengths of these tokens; unknown in a text where the ids are not those found in it."""
-        at = np.flatnonzero(self._is_greedy[ids.input_ids])
+        at = np.flatnonzero(self._is_greedy[ids.values])
         counts = np.diff(np.searchsorted(at, ids.offsets)).tolist()
-        expected = ids.input_ids[at].tolist()
+        expected = ids.values[at].tolist()
         sizes: list[int] = []
         for text, count in zip(texts, counts, strict=True):
             found = self._find(text) if count else []

@@ -29,12 +29,12 @@ from packer_cli.corpus.ragged import join_arrays, join_samples
 from packer_cli.corpus.records.base import without_texts
 from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
+from packer_cli.format.ragged import Lists
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.tokens.encode.backends import (
     BackendMismatch,
     Comparison,
     GigatokenBackend,
-    Ids,
     ReferenceBackend,
     hash_line,
 )
@@ -247,16 +247,17 @@ class Encoder:
             ids, ranges = self._reference.encode_with_ranges(plain)
         else:
             ids = self._backend.encode(plain)
-        ids, of_prompts = ids.split(len(texts))
+        of_prompts = [ids.row(number) for number in range(len(texts), len(plain))]
+        ids = Lists(ids.offsets[: len(texts) + 1], ids.values[: ids.offsets[len(texts)]])
         self._check_ids(texts, ids)
         lines = np.array([item.line for item in items], dtype=np.int64)
         loss_mask = mask_texts(self._backends, texts, ids, ranges, self._check_same)
-        samples = TokenBatch(lines, ids.offsets, ids.input_ids, loss_mask)
+        samples = TokenBatch(lines, ids.offsets, ids.values, loss_mask)
         if len(texts) < len(items):
             samples = _in_order(items, samples)
         if held.prompts:
-            encoded = {first: of_prompts.row(number) for number, first in enumerate(prompts)}
-            samples, num_changed = begin_after_prompts(samples, held.prompts | encoded)
+            encoded = held.prompts | dict(zip(prompts, of_prompts, strict=True))
+            samples, num_changed = begin_after_prompts(samples, encoded)
             if num_changed:
                 self.unused[DIFFERS] += num_changed
         is_empty = np.diff(samples.offsets) == 0
@@ -268,7 +269,7 @@ class Encoder:
             samples = samples._replace(lines=lines[~is_empty], offsets=samples.offsets[kept])
         return samples, items
 
-    def _check_ids(self, texts: list[Text], ids: Ids) -> None:
+    def _check_ids(self, texts: list[Text], ids: Lists) -> None:
         """Compare sampled texts with the reference."""
         if self._backend is self._reference:
             return

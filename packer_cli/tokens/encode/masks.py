@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.backends import CharRanges, GigatokenBackend, Ids, ReferenceBackend
+from packer_cli.format.ragged import Lists
+from packer_cli.tokens.encode.backends import CharRanges, GigatokenBackend, ReferenceBackend
 from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS, ByteLengths, lengths_of
 from packer_cli.tokens.encode.rows import Text
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
@@ -98,7 +99,7 @@ def mask_by_offsets(
 
 
 def mask_texts(
-    backends: Backends, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None, check: Check
+    backends: Backends, texts: list[Text], ids: Lists, ranges: list[CharRanges] | None, check: Check
 ) -> Mask | None:
     """Make the mask of all texts, before special tokens are added; None trains on all tokens.
 
@@ -109,7 +110,7 @@ def mask_texts(
     is_weighted = any(item.is_weighted for item in texts)
     if not is_weighted and all(item.spans is None for item in texts):
         return None
-    loss_mask: Mask = np.zeros(len(ids.input_ids), dtype=np.float32 if is_weighted else np.bool_)
+    loss_mask: Mask = np.zeros(len(ids.values), dtype=np.float32 if is_weighted else np.bool_)
     others = list(range(len(texts)))
     if ranges is None and backends.lengths is not None:
         loss_mask, exact = _by_lengths(backends.lengths, texts, ids, is_weighted=is_weighted)
@@ -134,7 +135,7 @@ def mask_texts(
 
 
 def _by_lengths(
-    lengths: ByteLengths, texts: list[Text], ids: Ids, *, is_weighted: bool
+    lengths: ByteLengths, texts: list[Text], ids: Lists, *, is_weighted: bool
 ) -> tuple[Mask, NDArray[np.bool_]]:
     """Make the mask of all texts, and say for which of them (bool[n]) it is known."""
     spans: list[tuple[int, int]] = []

@@ -57,7 +57,7 @@ class PlainContentEncoder:
         self._added = tokenizer.added_tokens
         self._reference = reference
         self._split = patterns(tuple(self._added))[1]
-        self._newline = reference.encode(["\n"]).input_ids
+        self._newline = reference.encode(["\n"]).values
 
     def encode(
         self,
@@ -106,7 +106,7 @@ class PlainContentEncoder:
 
     def _with_ranges(self, text: str) -> tuple[Any, Any, Any]:
         ids, ranges = self._reference.encode_with_ranges([text])
-        return ids.input_ids, ranges[0].starts, ranges[0].ends
+        return ids.values, ranges[0].starts, ranges[0].ends
 
     def _as_text(self, token: str) -> list[int]:
         newline = self._newline.tolist()
