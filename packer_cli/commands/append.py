@@ -38,7 +38,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.own_store import store_of
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import counted
-from packer_cli.tokens.index import TOKENS, PartFile, StoreIndex, StoreSource, read_index
+from packer_cli.tokens.index import TOKENS, PartFile, StoreIndex, read_index
 from packer_cli.tokens.input_slices import GROUP_BYTES, Cut
 from packer_cli.tokens.stage import Inputs, current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
@@ -48,11 +48,11 @@ from packer_cli.tokens.tokenizer.loading import load_tokenizer
 class _Noted:
     """Inputs that an append notes when it begins, for a run that goes on with it."""
 
-    old: tuple[StoreSource, ...]
+    old: tuple[Source, ...]
     """The inputs of the set as it was."""
-    sources: tuple[StoreSource, ...]
+    sources: tuple[Source, ...]
     """The inputs of the set as it will be."""
-    given: tuple[StoreSource, ...]
+    given: tuple[Source, ...]
     """Inputs that were named."""
     write: WriteOptions
 
@@ -91,7 +91,7 @@ def run_append(
     entries_to_write(folder)  # Reports one that cannot be written to.
     with locked_output(folder, has_plan=True):
         header, index = _opened(folder)
-        known = [info.source(number) for number, info in enumerate(index.sources)]
+        known = index.sources
         given, new_files = discover(inputs, output=str(folder), allow_skipped=allow_skipped)
         begun = _begun(folder, given, known)
         places = range(len(known) - len(given) + 1)
@@ -103,21 +103,21 @@ def run_append(
             files += [file._replace(source_id=num_late + file.source_id) for file in new_files]
             late += given
         files = found.files + [file._replace(source_id=num_own + file.source_id) for file in files]
-        sources = found.sources + [replace(each, source_id=num_own + i) for i, each in enumerate(late)]
+        sources = found.sources + late
         if not sources:
             raise InputError("all files of the set are gone, and nothing would be left; keep them with --gone keep")
         limits = {"recheck": recheck, "max_rejected": max_rejected, "strict": strict}
         config = _tokenize_config(index, sources, tokenizer, limits)
         _check_tokenizer(config, index)
-        write, old = (begun.write, begun.old) if begun else (_write_options(folder), _infos(known))
-        noted = _Noted(old=old, sources=_infos(sources), given=_infos(given), write=write)
+        write, old = (begun.write, begun.old) if begun else (_write_options(folder), known)
+        noted = _Noted(old=old, sources=tuple(sources), given=tuple(given), write=write)
         write_json(folder / APPEND_MARKER, json_values(noted))
         corpus = Inputs(sources, files, lambda cuts: _require_known(cuts, found, num_own + num_late), num_own)
         try:
             write_config = WriteConfig(**vars(write), keep=keep)
             pack_corpus(config, header.config, write_config, folder, engine, corpus, "append")
         except HbpackError:
-            is_old = begun is None or _infos(known) == begun.old
+            is_old = begun is None or known == begun.old
             if is_old and current_index(folder / TOKENS) == index:
                 (folder / APPEND_MARKER).unlink(missing_ok=True)  # The set is as it was.
             raise
@@ -145,7 +145,7 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
     return header, index
 
 
-def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _Noted | None:
+def _begun(folder: Path, given: Sequence[Source], known: tuple[Source, ...]) -> _Noted | None:
     """Read the notes of an append that was killed; return None without them, or if the set's inputs have changed.
 
     Args:
@@ -160,32 +160,26 @@ def _begun(folder: Path, given: Sequence[Source], known: Sequence[Source]) -> _N
         raise FormatError(
             f"{str(path)!r} is damaged ({error}); remove it, and run hbpack pack with all inputs"
         ) from None
-    if _infos(known) not in (noted.old, noted.sources):
+    if known not in (noted.old, noted.sources):
         return None
-    begun = [info.source(number) for number, info in enumerate(noted.given)]
-    if not _same(begun, given):
-        names = " ".join(map(_input_text, begun))
+    if not _same(noted.given, given):
+        names = " ".join(map(_input_text, noted.given))
         raise InputError(
             f"an append to {str(folder)!r} did not end; finish it first with hbpack append {folder} {names}"
         )
     return noted
 
 
-def _infos(sources: Sequence[Source]) -> tuple[StoreSource, ...]:
-    return tuple(map(StoreSource.of, sources))
-
-
 def _same(sources: Sequence[Source], others: Sequence[Source]) -> bool:
     """Whether two lists name the same inputs, with the same weights, however they are spelled."""
-    first, second = ([(source.weight, *real_paths([source.path])) for source in each] for each in (sources, others))
+    first, second = ([(source.share, *real_paths([source.path])) for source in each] for each in (sources, others))
     return first == second
 
 
 def _input_text(source: Source) -> str:
     """Write an input as `parse_input` reads it."""
-    if not isinstance(source.weight, float):
-        return f"{source.path}@{source.weight}"
-    return source.path if source.weight == 1 else f"{source.path}@{str(source.weight).removesuffix('.0')}"
+    share = source.share
+    return source.path if share == 1 else f"{source.path}@{str(share).removesuffix('.0')}"
 
 
 def _write_options(folder: Path) -> WriteOptions:
@@ -300,8 +294,8 @@ def _find_known(
         for each in part.files:
             key = each.source, _below(index.sources[each.source].name, each.path)
             slices.setdefault(key, []).append((at, each))
-    listed = [(source, file) for source in sources for file in _find(source, folder)]
-    found = {(source.source_id, _below(source.name, source.shown(file.path))): file for source, file in listed}
+    listed = [(source, file) for number, source in enumerate(sources) for file in _find(source, number, folder)]
+    found = {(file.source_id, _below(source.name, source.shown(file.path))): file for source, file in listed}
     late = _find_late(found, slices, sources, new, engine)
     lost = [key for key in slices if key not in found]
     names = _some([slices[key][0][1].path for key in lost])
@@ -313,9 +307,9 @@ def _find_known(
         say(f"came late, and taken as new inputs: {_some(late)}")
     kept = {at for key in lost for at, _ in slices[key]} if gone == "keep" else set()
     dropped = {key[0] for key in lost} - {key[0] for key in slices if kept or key in found}
-    stay = [source for source in sources if source.source_id not in dropped]
-    number = {source.source_id: i for i, source in enumerate(stay)}
-    known = _Known([replace(each, source_id=i) for i, each in enumerate(stay)], [], late, {}, {})
+    stay = [old for old in range(len(sources)) if old not in dropped]
+    number = {old: i for i, old in enumerate(stay)}
+    known = _Known([sources[old] for old in stay], [], late, {}, {})
     for key, of in slices.items():
         for at in (at for at, each in of if at in kept and index.parts[at].files[0] is each):
             content, size = index.parts[at].fingerprint, GROUP_BYTES + 1  # It shares no part with others.
@@ -351,7 +345,7 @@ def _find_late(
     empty = {tables[i] for i, outcome in cut if outcome == []}  # The store has nothing of them.
     late = {key: file for key, file in late.items() if key not in empty}
     for key, file in late.items():
-        if not isinstance(sources[key[0]].weight, float):
+        if not isinstance(sources[key[0]].share, float):
             name = f"{file.path}: came late to {sources[key[0]].name}, which has a number or share of tokens"
             raise ConfigError(f"{name}; name it as an input with a weight of its own")
     return [_input_text(replace(sources[key[0]], name=file.path, folder="")) for key, file in late.items()]
@@ -367,13 +361,13 @@ def _below(name: str, path: str) -> str:
     return path.removeprefix(root)
 
 
-def _find(source: Source, folder: Path) -> list[CorpusFile]:
+def _find(source: Source, number: int, folder: Path) -> list[CorpusFile]:
     """Find the files of an input; none if it is gone."""
     if source.folder and not source.name.startswith(MARK) and not os.path.lexists(source.path):
         # Otherwise its name may be that of a data set of the Hub.
         source = replace(source, name=os.path.join(source.folder, source.name), folder="")
     try:
-        return find_files(source, output=str(folder))
+        return find_files(source, number, output=str(folder))
     except GoneError:
         return []
     except InputError as error:

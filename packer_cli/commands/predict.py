@@ -127,7 +127,7 @@ def predict_pack(
         raise RunError(f"no record of the sample can be used{why}; correct the data, or name others")
 
     of_inputs = figures[:, 2].tolist()
-    weights = in_tokens([source.weight for source in sources], of_inputs)
+    weights = in_tokens([source.share for source in sources], of_inputs)
     limits, of_groups = np.array([group.capacity for group in groups]), np.zeros(len(groups))
     for source, times, lengths in parts:
         weight = weights[source]

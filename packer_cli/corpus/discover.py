@@ -63,9 +63,9 @@ def discover(
     files: list[CorpusFile] = []
     for source_id, text in enumerate(inputs):
         name, weight = parse_input(text)
-        source = Source(source_id=source_id, name=name, weight=weight)
+        source = Source.of(name, weight)
         skipped: list[SkippedFiles] = []
-        found = find_files(source, output=output, skipped=skipped)
+        found = find_files(source, source_id, output=output, skipped=skipped)
         source = replace(source, skipped=by_suffix(skipped))
         num_bytes = sum(file.num_bytes for file in found)
         if not allow_skipped and sum(each.num_bytes for each in skipped) > num_bytes:
@@ -82,12 +82,12 @@ def discover(
 
 
 def find_files(
-    source: Source, *, output: str | None = None, skipped: list[SkippedFiles] | None = None
+    source: Source, source_id: int, *, output: str | None = None, skipped: list[SkippedFiles] | None = None
 ) -> list[CorpusFile]:
     """Find the files of an input; see `discover`. Files that are not read are added to `skipped`."""
     if output is not None and not is_url(output):
         output = os.path.realpath(output)
-    files = _find(source.path, source.source_id, output, [] if skipped is None else skipped)
+    files = _find(source.path, source_id, output, [] if skipped is None else skipped)
     if not files:
         is_pattern = glob.has_magic(source.path) and not os.path.isdir(source.path)
         what = "no data file matches this pattern" if is_pattern else "no data files in this folder"

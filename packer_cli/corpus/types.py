@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from packer_cli.format.tokens import SkippedFiles
-from packer_cli.sizes import Share
+from packer_cli.format.tokens import SourceInfo
+from packer_cli.sizes import EpochShare, Share, TokenShare
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,20 +27,24 @@ AlpacaForm = Literal["template", "stanford"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """One input as the user named it: a path, a directory, a glob or a data set, with its weight."""
+class Source(SourceInfo):
+    """One input, and where to find it."""
 
-    source_id: int
-    """Its place in the order of inputs; stored with every sample."""
-    name: str
-    """The input without its weight, as given."""
-    weight: Share = 1.0
-    """Number of times that an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or the tokens, or
-    share of tokens, that an epoch has of the source."""
     folder: str = ""
     """Folder from which a relative name starts; empty for an absolute one, a URL or a data set of the Hub."""
-    skipped: tuple[SkippedFiles, ...] | None = None
-    """Its files that are not read; None: there are none."""
+
+    @classmethod
+    def of(cls, name: str, share: Share) -> Source:
+        """Make the input of a name with a weight, number of tokens, or share of an epoch."""
+        values: dict[str, Any] = share._asdict() if isinstance(share, tuple) else {"weight": share}
+        return cls(name=name, **values)
+
+    @property
+    def share(self) -> Share:
+        """The weight, number of tokens, or share of an epoch."""
+        if self.percent is not None:
+            return EpochShare(self.percent)
+        return self.weight if self.tokens is None else TokenShare(self.tokens)
 
     @property
     def path(self) -> str:
@@ -59,6 +63,7 @@ class CorpusFile(NamedTuple):
     """One file (or Hugging Face data set split) of a source."""
 
     source_id: int
+    """The place of its input in their order; stored with every sample."""
     path: str
     """Path as the user would write it (relative inputs stay relative); a data set's name for `datasets`."""
     format: FileFormat

@@ -107,9 +107,9 @@ class SetRecords:
     def _find(self, wanted: PartFile) -> CorpusFile:
         key = wanted.source, wanted.path
         if key not in self._files:
-            source = self.store.index.sources[wanted.source].source(wanted.source)
+            source = self.store.index.sources[wanted.source]
             try:
-                found = find_files(source, output=str(self.store.folder.parent))
+                found = find_files(source, wanted.source, output=str(self.store.folder.parent))
             except InputError as error:
                 raise InputError(f"{error}; {_REMEDY}") from None
             self._files.update({(wanted.source, source.shown(file.path)): file for file in found})

@@ -107,7 +107,7 @@ class Sampler:
         """
         (source,), found = discover([text])
         own = [file for file in found if file.num_bytes]
-        look = Look(name=text, weight=source.weight, files=own, skipped=source.skipped or ())
+        look = Look(name=text, weight=source.share, files=own, skipped=source.skipped or ())
         strata = sample_files(own)
         for stratum in strata:
             first, most = len(look.lengths), max(1, MOST_RECORDS // (len(strata) * len(stratum.places)))

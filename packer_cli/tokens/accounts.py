@@ -77,7 +77,7 @@ def inputs_of(index: StoreIndex) -> tuple[InputInfo, ...]:
     for file in files_of(index):
         files[file.source].append(file)
     return tuple(
-        InputInfo(**vars(source.given) | {"skipped": source.skipped}, read=_read(own))
+        InputInfo(**{name: value for name, value in vars(source).items() if name != "folder"}, read=_read(own))
         for source, own in zip(index.sources, files, strict=True)
     )
 

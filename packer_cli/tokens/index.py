@@ -23,10 +23,9 @@ from packer_cli.format.items import find_wrong_item
 from packer_cli.format.loss_spans import find_wrong_spans
 from packer_cli.format.records import read_record
 from packer_cli.format.schema import RowColumns, own_columns, token_type
-from packer_cli.format.tokens import SampleOptions, SourceInfo, TokenizerInfo
+from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
-from packer_cli.sizes import EpochShare, Share, TokenShare
 from packer_cli.version import __version__
 
 TOKENS = "tokens"
@@ -136,37 +135,6 @@ class PartInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreSource(SourceInfo):
-    """One input, and where to find it."""
-
-    folder: str = ""
-    """Folder from which a relative name starts; empty for an absolute one, a URL or a data set of the Hub."""
-
-    @classmethod
-    def of(cls, source: Source) -> StoreSource:
-        """Make the entry of an input with its weight, number of tokens, or share of an epoch."""
-        share = source.weight
-        values: dict[str, Any] = share._asdict() if isinstance(share, tuple) else {"weight": share}
-        return cls(name=source.name, folder=source.folder, skipped=source.skipped, **values)
-
-    @property
-    def share(self) -> Share:
-        """The weight, number of tokens, or share of an epoch."""
-        if self.percent is not None:
-            return EpochShare(self.percent)
-        return self.weight if self.tokens is None else TokenShare(self.tokens)
-
-    def source(self, number: int) -> Source:
-        """Make the input of this entry, with this number."""
-        return Source(source_id=number, name=self.name, weight=self.share, folder=self.folder, skipped=self.skipped)
-
-    @property
-    def given(self) -> SourceInfo:
-        """The input as the user named it, wherever from."""
-        return SourceInfo(name=self.name, weight=self.weight, tokens=self.tokens, percent=self.percent)
-
-
-@dataclass(frozen=True, kw_only=True)
 class StoreIndex:
     """`tokens.json`."""
 
@@ -179,7 +147,7 @@ class StoreIndex:
     tokenizer: TokenizerInfo
     options: SampleOptions
     library_versions: dict[str, str]
-    sources: tuple[StoreSource, ...]
+    sources: tuple[Source, ...]
     parts: tuple[PartInfo, ...]
 
     def total(self, figure: str) -> int:

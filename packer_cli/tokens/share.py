@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
@@ -54,7 +54,7 @@ def agreed(config: TokenizeConfig, header: StoreIndex, files: Sequence[CorpusFil
     """Fingerprint the things that all tasks of an array must agree on, by their names for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
     return {
-        "the inputs": fingerprint([asdict(source.given) for source in header.sources], listing),
+        "the inputs": fingerprint([(source.name, source.share) for source in header.sources], listing),
         "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
         "the options": fingerprint(vars(header.options)),
         "--date": header.options.date or "",

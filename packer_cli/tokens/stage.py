@@ -35,7 +35,7 @@ from packer_cli.remote.path import paths_below
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.changes import changed
 from packer_cli.tokens.choices import choices
-from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, StoreSource, read_index
+from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.known_inputs import KnownInputs, KnownSlice
 from packer_cli.tokens.limits import require_accepted
@@ -154,7 +154,7 @@ class StoreOutput(Output[StoreIndex]):
             tokenizer=TokenizerInfo(name=config.tokenizer),
             options=sample_options(config),
             library_versions=library_versions(config.record_schema),
-            sources=tuple(map(StoreSource.of, self._inputs.sources)),
+            sources=tuple(self._inputs.sources),
             parts=(),
         )
 

@@ -143,7 +143,7 @@ def test_a_weight_that_is_no_number(tmp_path: Path, weight: str) -> None:
 def test_sources_keep_order_name_and_weight(tmp_path: Path) -> None:
     a, b = write_jsonl(tmp_path / "a.jsonl", [TEXT]), write_jsonl(tmp_path / "b.jsonl", [TEXT])
     sources, files = discover([f"{b}@2", str(a), f"{b}@0.5"])
-    assert [(s.source_id, s.name, s.weight) for s in sources] == [(0, str(b), 2), (1, str(a), 1), (2, str(b), 0.5)]
+    assert [(s.name, s.share) for s in sources] == [(str(b), 2), (str(a), 1), (str(b), 0.5)]
     assert [(f.source_id, f.path) for f in files] == [(0, str(b)), (1, str(a)), (2, str(b))]
 
 

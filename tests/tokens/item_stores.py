@@ -9,13 +9,13 @@ from unittest import mock
 import numpy as np
 from hypothesis import strategies as st
 
-from packer_cli.corpus.types import TokenBatch
+from packer_cli.corpus.types import Source, TokenBatch
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import ITEM_VALUES, RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.rows import Items
-from packer_cli.tokens.index import PartFile, PartInfo, StoreIndex, StoreSource
+from packer_cli.tokens.index import PartFile, PartInfo, StoreIndex
 from packer_cli.tokens.store import TokenStore, open_store
 from packer_cli.tokens.writer import LateColumnsError, PartWriter
 
@@ -95,7 +95,7 @@ def make_item_store(
         )  # fmt: skip
     index = StoreIndex(
         fingerprint="x", tokenizer=TokenizerInfo(vocab_size=vocab_size),
-        options=SampleOptions(), library_versions={}, sources=(StoreSource(name="a", weight=1),), parts=tuple(infos),
+        options=SampleOptions(), library_versions={}, sources=(Source(name="a", weight=1),), parts=tuple(infos),
     )  # fmt: skip
     index.write(folder)
     return open_store(folder)

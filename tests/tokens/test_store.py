@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.corpus.types import TokenBatch
+from packer_cli.corpus.types import Source, TokenBatch
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import RowColumns, token_type
@@ -23,7 +23,6 @@ from packer_cli.tokens.index import (
     PartFile,
     PartInfo,
     StoreIndex,
-    StoreSource,
     read_index,
 )
 from packer_cli.tokens.input_slices import LINE_BITS
@@ -84,7 +83,7 @@ def make_store(folder, parts, vocab_size=100):
         )  # fmt: skip
     index = StoreIndex(
         fingerprint="x", tokenizer=TokenizerInfo(vocab_size=vocab_size), options=SampleOptions(), library_versions={},
-        sources=(StoreSource(name="a", weight=1), StoreSource(name="b", weight=1)), parts=tuple(infos),
+        sources=(Source(name="a", weight=1), Source(name="b", weight=1)), parts=tuple(infos),
     )  # fmt: skip
     index.write(folder)
     return open_store(folder)
