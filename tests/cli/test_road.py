@@ -19,6 +19,7 @@ MOST = 28
 MOST_ANSWERS = 50
 OF_THE_STORE = (
     "tokens",
+    "corpus/types.py",
     "shards",
     "format",
     "engine",
