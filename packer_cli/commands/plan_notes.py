@@ -15,13 +15,13 @@ from packer_cli.errors import RunError
 from packer_cli.format.constants import REFERENCE_VALUES, REJECTED_NAME
 from packer_cli.format.metrics import Counts, SampleCounts
 from packer_cli.plan.core.cut import Cut, Samples
-from packer_cli.plan.core.mixture import tokens_of_sources
 from packer_cli.plan.core.types import WHOLE, Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.plan.notes import overflow_notes, reasons_lost, row_notes, why_over
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.sizes import counted
-from packer_cli.tokens.accounts import files_of, reasons_of
+from packer_cli.tokens.accounts import files_of, inputs_of, reasons_of
 from packer_cli.tokens.choices import all_rejected
+from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.rejects import RejectedRecord, store_rejects
 from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
@@ -119,7 +119,7 @@ def _piece_loss_tokens(store: TokenStore, samples: Samples, pieces: Pieces) -> I
 def plan_notes(of_store: StoreSamples, plan: Plan, piece_loss: PieceLoss, header: PlanHeader) -> list[str]:
     """Write notes for people on a plan: on its mixture, on what it loses, and on its rows."""
     pieces, config, counts = plan.pieces, header.config, header.counts
-    notes = [] if config.is_validation else _share_notes(of_store, pieces)
+    notes = _share_notes(of_store.store.index, counts)
     notes += overflow_notes(counts, config.groups[-1].capacity, config.overflow, config.max_path_tokens)
     notes += [*_reference_notes(of_store.store, pieces), *row_notes(plan, config.max_path_tokens)]
     if counts.pieces_without_loss:
@@ -141,20 +141,14 @@ def _without_loss(store: TokenStore, pieces: Pieces, lost: NDArray[np.int64]) ->
     )
 
 
-def _share_notes(of_store: StoreSamples, pieces: Pieces) -> list[str]:
+def _share_notes(index: StoreIndex, counts: SampleCounts) -> list[str]:
     """Write a note for people on each input with a requested number of tokens an epoch: how many an epoch has."""
-    store, inputs = of_store.store, of_store.store.index.sources
-    if all(source.tokens is None for source in inputs):
+    if counts.inputs is None:  # Of a validation set.
         return []
-    sources, planned = store.sources(), np.zeros(len(inputs), dtype=np.int64)
-    for first in range(0, len(pieces), _BLOCK):
-        block = slice(first, first + _BLOCK)
-        of_block = np.bincount(sources[pieces.sample[block]], weights=pieces.length[block], minlength=len(inputs))
-        planned += of_block.astype(np.int64)
-    held = tokens_of_sources(sources, store.lengths(), len(inputs))
     return [
-        f"{source.name}: {got:,} tokens an epoch, {source.tokens:,} asked for; the input has {total:,}"
-        for source, got, total in zip(inputs, planned.tolist(), held.tolist(), strict=True)
+        f"{source.name}: {got.tokens:,} tokens an epoch, {source.tokens:,} asked for; the input has "
+        f"{source.read.tokens:,}"
+        for source, got in zip(inputs_of(index), counts.inputs, strict=True)
         if source.tokens is not None
     ]
 
