@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.commands.output_folder import APPEND_MARKER, refuse_other
 from packer_cli.commands.tokenize import CorpusStore
-from packer_cli.commands.write import refuse_index, write_planned
+from packer_cli.commands.write import PackedOutput, refuse_index
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import make_whole
@@ -65,7 +65,7 @@ def pack_corpus(
     refuse_index(write, index.unit)
     make_plan(plan, checked, folder, folder)
     given = WriteConfig(**dict(write))  # With its defaults, as if given.
-    write_planned(given, folder, engine, command, is_pack=True)
+    make_whole(PackedOutput(given, folder, command=command, is_pack=True), engine)
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
 
 

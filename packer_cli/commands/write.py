@@ -53,19 +53,7 @@ def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds |
     Returns:
         The manifest; None for a task of an array that could not complete the set.
     """
-    return produce(_Set(config, folder, command="write"), engine, ids)
-
-
-def write_planned(
-    config: WriteConfig, folder: Path, engine: Engine, command: str = "write", *, is_pack: bool = False
-) -> Manifest:
-    """Write a set like `run_write`, but without a lock.
-
-    Args:
-        command: see `make_current`.
-        is_pack: whether the token store was just written or checked.
-    """
-    return make_whole(_Set(config, folder, command=command, is_pack=is_pack), engine)
+    return produce(PackedOutput(config, folder, command="write"), engine, ids)
 
 
 def chosen_options(config: WriteConfig, header: PlanHeader, folder: Path) -> WriteOptions:
@@ -113,19 +101,27 @@ def describe_set(manifest: Manifest) -> str:
     )
 
 
-class _Set(Output[Manifest]):
+class PackedOutput(Output[Manifest]):
     """A version of the set in a folder, made of the plan there; and the version's validation set, if there is one."""
 
     command, name = "write", "the set"
 
     def __init__(
-        self, config: WriteConfig, folder: Path, aside_of: _Set | None = None, *, command: str, is_pack: bool = False
+        self,
+        config: WriteConfig,
+        folder: Path,
+        aside_of: PackedOutput | None = None,
+        *,
+        command: str,
+        is_pack: bool = False,
     ):
         """Read the plan's header.
 
         Args:
             folder: of the plan.
             aside_of: the set whose validation set this is.
+            command: see `make_current`.
+            is_pack: whether the token store was just written or checked.
         """
         self._config, self.folder, self._aside_of, self._is_pack = config, folder, aside_of, is_pack
         self._made_by = command
@@ -151,6 +147,7 @@ class _Set(Output[Manifest]):
         self.work, self.listing = self.home / SHARD_MARKERS, self.home / MANIFEST_NAME
 
     def hold(self, lock: TaskLock | None) -> AbstractContextManager[None]:
+        """Lock the folder of the plan."""
         return locked_output(self.folder, has_plan=True, task=lock)
 
     def make_share(self, engine: Engine, share: TaskShare) -> Manifest | None:
@@ -197,6 +194,7 @@ class _Set(Output[Manifest]):
         return None
 
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> Manifest:
+        """Write the validation set and the manifest, and make the version the current one."""
         manifest = self._there
         if manifest is None:  # Otherwise this goes on after a run was killed.
             # First, as the manifest of training comes last.
@@ -220,6 +218,7 @@ class _Set(Output[Manifest]):
             remove_folder(self._store)
 
     def describe(self, result: Manifest) -> str:
+        """Describe the set, for the line of the last task of an array."""
         return describe_set(result)
 
     def _write_validation(self, engine: Engine, num_gpus: int) -> None:
@@ -227,7 +226,7 @@ class _Set(Output[Manifest]):
         if not self._header.config.sets_aside:
             return
         config = WriteConfig(shard_size=self._options.shard_size)  # It has its own tokens, which are few.
-        own = _Set(config, self.folder / VALIDATION, self, command=self._made_by, is_pack=self._is_pack)
+        own = PackedOutput(config, self.folder / VALIDATION, self, command=self._made_by, is_pack=self._is_pack)
         with naming(VALIDATION):
             if make_whole(own, engine).num_gpus != num_gpus:
                 from packer_cli.commands.rebalance import START, rebalance  # Loads numba.

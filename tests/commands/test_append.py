@@ -78,7 +78,7 @@ def test_it_is_as_if_all_had_been_packed_together(out, sample, together):
     assert current_tree(out) == together
 
 
-@pytest.mark.parametrize("stage", ["make_whole", "write_planned"])
+@pytest.mark.parametrize("stage", ["make_whole", "PackedOutput"])
 def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage):
     work, before = getattr(pack_corpus, stage), (out / "hbpack.json").read_bytes()
 

@@ -232,7 +232,7 @@ def test_a_file_of_another_name_is_the_same_file(out, data):
     assert shards(out) == before
 
 
-@pytest.mark.parametrize("stage_name", ["make_whole", "write_planned"])
+@pytest.mark.parametrize("stage_name", ["make_whole", "PackedOutput"])
 @pytest.mark.parametrize("gone", ["keep", "drop"])
 def test_an_interrupted_append_goes_on(out, data, tmp_path, monkeypatch, stage_name, gone):
     arrive(data, "z.jsonl")
