@@ -117,11 +117,9 @@ def prune(output: str, keep: int) -> Versions:
         keep: number of versions to keep, at least 1; the current one counts.
 
     Raises:
-        UsageError, InputError: `keep` is below 1, or there is no set.
+        InputError: there is no set.
         BusyError: another run is writing to the folder.
     """
-    if keep < 1:
-        raise UsageError(f"--keep {keep}: at least the current version stays; give 1 or more")
     root = as_path(output)
     read_manifest(root)
     with locked_output(root):
