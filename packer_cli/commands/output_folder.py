@@ -44,8 +44,7 @@ APPEND_MARKER = ".append.json"
 
 def require_usable(folder: Path) -> None:
     """Raise OutputError where `locked_output` would, without making the folder."""
-    refuse_version(folder)
-    refuse_validation(folder)
+    refuse_part(folder)
     require_ours(folder, partial(_is_own, folder))
 
 
@@ -62,8 +61,7 @@ def locked_output(folder: Path, *, has_plan: bool = False, task: TaskLock | None
         OutputError: the folder holds other files, cannot be written to, or is the validation set of another folder.
         BusyError: another run is writing to it.
     """
-    refuse_version(folder)
-    refuse_validation(folder)
+    refuse_part(folder)
     if has_plan and not ((folder / PLAN_NAME).exists() and (is_remote(folder) or os.access(folder, os.W_OK))):
         yield
         return
@@ -135,18 +133,16 @@ def current_plan(folder: Path, store: Path) -> PlanHeader | None:
     return header if is_of_store and (folder / REJECTED_NAME).exists() else None
 
 
-def refuse_version(folder: Path) -> None:
-    """Raise OutputError for a version of a set, which no run changes: by its number, its folder, or `current`."""
+def refuse_part(folder: Path) -> None:
+    """Raise OutputError for a version of a set, which no run changes, and for a validation set, which follows its set.
+
+    A version is named by its number, its folder, or `current`.
+    """
     named, place = numbered(folder), folder.resolve()
     if named is not None and not folder.exists() and (named[0] / MANIFEST_NAME).exists():
         raise OutputError(f"{str(folder)!r} is a version, which no run changes; run hbpack restore {folder} first")
     if is_in_version(place) and (place.parent / MANIFEST_NAME).exists():
         raise OutputError(f"{str(folder)!r} is a version, which no run changes; name {str(place.parent)!r}")
-
-
-def refuse_validation(folder: Path) -> None:
-    """Raise OutputError for the place of the validation set of the folder around it, whose plan makes both."""
-    place = folder.resolve()
     if place.name == VALIDATION and (_is_validation(place) or is_in_version(place)):
         whole = str(folder.parent if folder.name == VALIDATION else place.parent)
         raise OutputError(

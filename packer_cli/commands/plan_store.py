@@ -14,7 +14,7 @@ from packer_cli.commands.output_folder import (
     current_plan,
     locked_output,
     refuse_other,
-    refuse_validation,
+    refuse_part,
     remove_validation,
     require_tokens,
 )
@@ -182,7 +182,7 @@ def run_plan(options: Mapping[str, Any], source: Path, folder: Path) -> None:
     Args:
         options: options of `StorePlanConfig` by name; one that is None or missing is as in the plan in `source`.
     """
-    refuse_validation(source)
+    refuse_part(source)
     recorded = config_of_plan(source)
     config, given = recorded.with_options(options) if recorded else (validate(StorePlanConfig, options), None)
     require_plan(config, given)
