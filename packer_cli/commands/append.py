@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output
 from packer_cli.commands.pack_corpus import pack_corpus
@@ -28,7 +28,6 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import ConfigError, FormatError, GoneError, HbpackError, InputError, TokenizerError
 from packer_cli.files import intact_or_none, write_json
-from packer_cli.folder_lock import entries_to_write
 from packer_cli.format.constants import PLAN_NAME, STORE_COPY
 from packer_cli.format.manifest import WriteOptions
 from packer_cli.format.records import json_values, read_record
@@ -54,7 +53,6 @@ class _Noted:
     """The inputs of the set as it will be."""
     given: tuple[Source, ...]
     """Inputs that were named."""
-    write: WriteOptions
 
 
 def run_append(
@@ -63,12 +61,10 @@ def run_append(
     engine: Engine,
     tokenizer: str | None = None,
     moves: Sequence[str] = (),
-    allow_skipped: bool = False,
-    recheck: bool = False,
-    max_rejected: str | None = None,
-    strict: bool = False,
     gone: str | None = None,
     keep: int | None = None,
+    allow_skipped: bool = False,
+    **limits: Any,
 ) -> None:
     """Add inputs to a packed set, and the files that came late to those that it has.
 
@@ -78,9 +74,10 @@ def run_append(
         inputs: as for `hbpack pack`, with weights; maybe none.
         tokenizer: the place where the set's tokenizer is now; None for where it was.
         moves: OLD=NEW, the places where the set's own inputs were and are now.
-        allow_skipped, recheck, max_rejected, strict: see `TokenizeConfig`; the last two are about new inputs alone.
         gone: what becomes of files that are gone: "keep" the parts of the store that hold them, or "drop" the files.
         keep: see `WriteConfig`.
+        allow_skipped, limits: see `TokenizeConfig`; the latter are `recheck`, and for new inputs alone `max_rejected`
+            and `strict`.
 
     Raises:
         InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone or has
@@ -88,8 +85,7 @@ def run_append(
         TokenizerError: the tokenizer is not the set's.
     """
     read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
-    entries_to_write(folder)  # Reports one that cannot be written to.
-    with locked_output(folder, has_plan=True):
+    with locked_output(folder):
         header, index = _opened(folder)
         known = index.sources
         given, new_files = discover(inputs, output=str(folder), allow_skipped=allow_skipped)
@@ -106,16 +102,14 @@ def run_append(
         sources = found.sources + late
         if not sources:
             raise InputError("all files of the set are gone, and nothing would be left; keep them with --gone keep")
-        limits = {"recheck": recheck, "max_rejected": max_rejected, "strict": strict}
         config = _tokenize_config(index, sources, tokenizer, limits)
-        _check_tokenizer(config, index)
-        write, old = (begun.write, begun.old) if begun else (_write_options(folder), known)
-        noted = _Noted(old=old, sources=tuple(sources), given=tuple(given), write=write)
+        write = WriteConfig(**vars(_write_options(folder)), keep=keep)
+        old = begun.old if begun else known
+        noted = _Noted(old=old, sources=tuple(sources), given=tuple(given))
         write_json(folder / APPEND_MARKER, json_values(noted))
         corpus = Inputs(sources, files, lambda cuts: _require_known(cuts, found, num_own + num_late), num_own)
         try:
-            write_config = WriteConfig(**vars(write), keep=keep)
-            pack_corpus(config, header.config, write_config, folder, engine, corpus, "append")
+            pack_corpus(config, header.config, write, folder, engine, corpus, "append")
         except HbpackError:
             is_old = begun is None or known == begun.old
             if is_old and current_index(folder / TOKENS) == index:
@@ -193,23 +187,22 @@ def _write_options(folder: Path) -> WriteOptions:
     return manifest.config.write
 
 
-def _tokenize_config(
-    index: StoreIndex, sources: Sequence[Source], tokenizer: str | None, limits: Mapping[str, object]
-) -> TokenizeConfig:
-    values = {**asdict(index.options), **limits, "tokenizer": tokenizer or index.tokenizer.name}
-    return validate(TokenizeConfig, {**values, "inputs": [*map(_input_text, sources)]})
-
-
 _IDENTITY = attrgetter("fingerprint", "chat_template_fingerprint")
 
 
-def _check_tokenizer(config: TokenizeConfig, index: StoreIndex) -> None:
+def _tokenize_config(
+    index: StoreIndex, sources: Sequence[Source], tokenizer: str | None, limits: Mapping[str, object]
+) -> TokenizeConfig:
+    """Return the options for these inputs; raise TokenizerError if the tokenizer is not the set's."""
+    values = {**asdict(index.options), **limits, "tokenizer": tokenizer or index.tokenizer.name}
+    config = validate(TokenizeConfig, {**values, "inputs": [*map(_input_text, sources)]})
     found = load_tokenizer(config.tokenizer, chat_template=config.chat_template, eos_token=config.eos_token).describe()
     if _IDENTITY(found) != _IDENTITY(index.tokenizer):
         raise TokenizerError(
             f"{config.tokenizer} is not the tokenizer that the set was made with, or has changed since; name that one "
             "with --tokenizer, or run hbpack pack with all inputs"
         )
+    return config
 
 
 REMEDY = (
