@@ -58,6 +58,5 @@ def command(folder: str, inputs: tuple[str, ...], workers: str | None, engine: s
 
         run_append(as_path(folder), inputs, running, **values)
     from packer_cli.cli.print_set import print_set
-    from packer_cli.commands.plan import read_planned
 
-    print_set(folder, read_planned(as_path(folder)), GpuConfig())
+    print_set(folder, GpuConfig())

@@ -58,7 +58,7 @@ def command(inputs: tuple[str, ...], output: str, **values: Any) -> None:
         return
     from packer_cli.cli.print_set import print_set
 
-    print_set(output, packed.plan(), validate(GpuConfig, values))
+    print_set(output, validate(GpuConfig, values))
 
 
 def _print_prediction(found: DryRun) -> None:

@@ -42,6 +42,5 @@ def command(store: str, output: str | None, **values: Any) -> None:
 
     run_plan(values, as_path(store), as_path(folder))
     from packer_cli.cli.print_set import print_set
-    from packer_cli.commands.plan import read_planned
 
-    print_set(folder, read_planned(as_path(folder)), validate(GpuConfig, values))
+    print_set(folder, validate(GpuConfig, values))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from packer_cli.cli.console import print_json, print_line, print_note, print_tables, say_next, say_set, shown_command
 from packer_cli.commands.inputs import parts_of_epoch
-from packer_cli.commands.plan import Plan
+from packer_cli.commands.plan import Plan, read_planned
 from packer_cli.compare.outcome import PlanSimulation, savings
 from packer_cli.config import GpuConfig, TrainConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer
@@ -65,13 +65,15 @@ class SetOutput(PlanMetrics):
     """Fields of a set that is complete."""
 
 
-def print_set(output: str, planned: Plan, config: GpuConfig) -> None:
+def print_set(output: str, config: GpuConfig) -> None:
     """Print the result of a command that plans or writes: the figures of the plan, its predicted epoch, and its set.
 
     Args:
         config: model and GPU with which an epoch is predicted, if they are named.
     """
-    folder, counts, manifest = as_path(output), planned.counts, planned.manifest
+    folder = as_path(output)
+    planned = read_planned(folder)
+    counts, manifest = planned.counts, planned.manifest
     assert isinstance(counts, Counts)  # Of the plan of a token store.
     assert planned.header is not None
     prediction = None

@@ -41,9 +41,8 @@ def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str 
         run_write(config, as_path(folder), running, ids)
     if wants_json():
         from packer_cli.cli.print_set import print_set  # Loads kernels, which nothing else here needs.
-        from packer_cli.commands.plan import read_planned
 
-        print_set(folder, read_planned(as_path(folder)), GpuConfig())
+        print_set(folder, GpuConfig())
     elif (manifest := current_manifest(as_path(folder))) is None:  # In a task of an array that is not done.
         say_share(folder)
     else:
