@@ -176,9 +176,9 @@ def write_text(path: Path, text: str, *, sync: bool = True) -> None:
         file.write(text.encode())
 
 
-def write_json(path: Path, value: Any, *, sync: bool = True) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", sync=sync)
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def holds(path: Path, blocks: Iterable[bytes]) -> bool:
@@ -209,15 +209,6 @@ def remove_temporaries(folder: Path) -> None:
         return
     for path in folder.rglob(f".*{_TEMPORARY}"):
         path.unlink(missing_ok=True)
-
-
-def move_file(path: Path, to: Path) -> None:
-    """Move a small file. Raises FileNotFoundError if it is missing."""
-    if isinstance(path, RemotePath) and isinstance(to, RemotePath):
-        to.write_bytes(path.read_bytes())
-        path.unlink()
-    else:
-        os.replace(path, to)
 
 
 def remove_folder(folder: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from packer_cli.cli.console import show_progress
 from packer_cli.cli.main import main
-from packer_cli.engine.sink import make_room, write_range
 from packer_cli.errors import BusyError, OutputError, RunError
 from packer_cli.folder_lock import LOCK_NAME, TaskLock, add_note, hold_folder, lock_folder, waiting
 from tests.cli_runner import HBPACK, run
@@ -122,22 +121,6 @@ def test_a_lock_that_is_a_link(tmp_path, task):
             with pytest.raises(OutputError):
                 add_note(folder, task, "word")
     assert precious.read_text() == "do not empty"
-
-
-@pytest.mark.parametrize("is_dangling", [True, False])
-def test_a_shared_file_that_is_a_link(tmp_path, is_dangling):
-    precious = tmp_path / "precious"
-    if not is_dangling:
-        precious.write_text("do not empty")
-    for name in ("final", "work"):
-        (tmp_path / name).symlink_to(precious)
-        with pytest.raises(OutputError, match="is a link to"):
-            make_room(tmp_path / "final", tmp_path / "work", 4)
-        with pytest.raises(OutputError, match="is a link to"), write_range(tmp_path / "work", 0):
-            pass
-        (tmp_path / "work").unlink()
-    assert precious.exists() is not is_dangling
-    assert is_dangling or precious.read_text() == "do not empty"
 
 
 @pytest.mark.parametrize("command", [["write"], ["tokenize", "data.jsonl", "--tokenizer", "none", "--output"]])

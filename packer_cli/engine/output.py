@@ -7,8 +7,8 @@ about it, and a checksum of all of this. If the run is killed, the next one keep
 its marker, and makes the others.
 
 When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
-and removes the markers. If a later run replaces parts, the listing moves to the work folder first, where it still
-vouches for the parts that stay.
+and removes the markers. Parts of other content have files of other names, and a part that is made again has the same
+bytes, so the listing holds until it is replaced.
 
 An ordinary run is the only task of its array: it makes its share, which is all parts, and completes the output.
 """
@@ -26,9 +26,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask, TaskShare
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress, Stopwatch, say
-from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written, find_range, remove_work
+from packer_cli.engine.sink import FinishedPart, Task, Written, remove_work
 from packer_cli.errors import BusyError
-from packer_cli.files import fingerprint, move_file, write_text
+from packer_cli.files import fingerprint, write_text
 from packer_cli.folder_lock import TaskLock, add_note, find_holders, waiting
 from packer_cli.format.checksums import require_damage
 from packer_cli.remote.path import is_remote, paths_below
@@ -37,12 +37,6 @@ from packer_cli.version import __version__
 
 _STARTED = "started"
 """Object in a remote work folder: folders exist only as names of objects."""
-
-
-def find_listing(folder: Path, work: str, listing: str) -> Path:
-    """Find the listing, in place or moved to the work folder; the file may be missing."""
-    final = folder / listing
-    return final if final.exists() else folder / work / listing
 
 
 class Parts(Generic[Task]):
@@ -57,19 +51,15 @@ class Parts(Generic[Task]):
         sizes: Sequence[int],
         *,
         facts: Any = dict[str, Any],
-        repairs: bool = False,
-        keeps: bool = False,
     ) -> None:
         """Describe the output; reads and writes nothing.
 
         Args:
             folder: the output folder.
-            work: name of the folder in it that holds the markers, and files that parts share, while parts are missing.
+            work: name of the folder in it that holds the markers while parts are missing.
             listing: name of the file in it that vouches for the finished output.
             sizes: of each task, for progress.
             facts: the kind of `FinishedPart.facts`.
-            repairs: the listing vouches for these very parts; it stays, and those that are damaged are replaced.
-            keeps: parts of other content have files of other names, so that the listing holds until it is replaced.
         """
         self.finished: dict[str, FinishedPart] = {}
         """Finished parts, by name."""
@@ -77,10 +67,7 @@ class Parts(Generic[Task]):
         self._folder = folder
         self._listing = folder / listing
         self._facts = facts
-        self._repairs = repairs
-        self._keeps = keeps
         self._tasks = tasks
-        self._has_begun = False
         self.sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
         """The sizes of all tasks, by name."""
 
@@ -93,7 +80,7 @@ class Parts(Generic[Task]):
         """Find the intact parts of earlier runs. Price: reading their files once.
 
         Args:
-            listed: the parts that the listing vouches for (see `find_listing`), by name.
+            listed: the parts that the listing vouches for, by name.
         """
         found: dict[str, FinishedPart] = {}
         markers = self._read_markers(engine)
@@ -105,27 +92,11 @@ class Parts(Generic[Task]):
         is_listed = self._listing.exists()
 
         def is_intact(name: str) -> bool:
-            return all(file.is_intact(*self._place(file), is_listed=is_listed) for file in found[name].files)
+            return all(file.is_intact(self._folder / file.path, is_listed=is_listed) for file in found[name].files)
 
         for i, intact in engine.run_threads(is_intact, names):
             if intact:
                 self.finished[names[i]] = found[names[i]]
-
-    def begin(self) -> None:
-        """Call before anything in the output changes: a listing of what may be replaced moves to the work folder."""
-        if self._repairs or self._has_begun:
-            return
-        self._has_begun = True
-        self.work.mkdir(parents=True, exist_ok=True)
-        if is_remote(self.work):
-            # Files get their names before their markers are written, so none may vouch for an earlier file, and
-            # something else has to say whose files these are.
-            (self.work / _STARTED).write_bytes(b"")
-            for path in paths_below(self.work) & {self._marker(task.name) for task in self.todo}:
-                path.unlink()
-        if not self._keeps:
-            with suppress(FileNotFoundError):
-                move_file(self._listing, self.work / self._listing.name)
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
@@ -137,10 +108,10 @@ class Parts(Generic[Task]):
         Args:
             progress: told the sizes of finished tasks, and of all.
         """
-        if self.todo and not self._repairs:
-            if is_remote(self.work):
-                self.begin()
+        if self.todo:
             self.work.mkdir(parents=True, exist_ok=True)
+            if is_remote(self.work):  # Something has to say whose files these are.
+                (self.work / _STARTED).write_bytes(b"")
         done, total = sum(self.sizes[name] for name in self.finished), sum(self.sizes.values())
         progress(done, total)
         before: Future[None] | None = None
@@ -153,7 +124,6 @@ class Parts(Generic[Task]):
             except BaseException:
                 written.sink.discard()
                 raise
-            self.begin()
             before = thread.submit(self._commit, written)
             self.finished[written.name] = written.part
             done += self.sizes[written.name]
@@ -167,15 +137,9 @@ class Parts(Generic[Task]):
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()
-        if not self._repairs:
-            value = written.part.value()
-            marker = json.dumps({"part": value, "xxh3": fingerprint(value)})
-            write_text(self._marker(written.name), marker, sync=False)  # If it is lost, the part is only made again.
-
-    def _place(self, file: FileRange) -> tuple[Path, int]:
-        """Find the bytes: in a file under its final name, or until the file has that, in the work folder if shared."""
-        final = self._folder / file.path
-        return find_range(final, self.work / file.path, file.offset) if file.is_shared else (final, file.offset)
+        value = written.part.value()
+        marker = json.dumps({"part": value, "xxh3": fingerprint(value)})
+        write_text(self._marker(written.name), marker, sync=False)  # If it is lost, the part is only made again.
 
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"

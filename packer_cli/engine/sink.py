@@ -1,27 +1,19 @@
-"""Files that a task writes: those of one part, under temporary names until the caller commits them.
-
-A file that several parts share: each writes a range of it, and it gets its name when all have.
-On a file system, the parts write in place, to a file in the work folder that has its size from the start. In remote
-storage, where nothing can be written in place, each writes an object to the work folder; these are joined by a process
-that has room for the whole file in `$TMPDIR`.
-"""
+"""Files that a task writes: those of one part, under temporary names until the caller commits them."""
 
 from __future__ import annotations
 
 import io
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from packer_cli.errors import RunError
-from packer_cli.files import HashingFile, commit_file, no_link, remove_folder, sync_file, temporary_file
-from packer_cli.format.checksums import file_checksum, require_damage
+from packer_cli.files import HashingFile, commit_file, remove_folder, sync_file, temporary_file
+from packer_cli.format.checksums import find_damage
+from packer_cli.format.entries import FileInfo
 from packer_cli.format.records import json_values, read_record
-from packer_cli.remote.path import RemotePath, is_remote, version_of
+from packer_cli.remote.path import RemotePath, version_of
 from packer_cli.version import __version__
 
 PIN = "array/pin.json"
@@ -44,44 +36,25 @@ Task = TypeVar("Task", bound=PartTask)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileRange:
-    """Bytes that were written: a whole file, or a range of a file that several parts share."""
+class WrittenFile(FileInfo):
+    """A file that was written, below the output folder."""
 
-    path: str
-    """Below the output folder."""
-    offset: int = 0
-    num_bytes: int
-    xxh3: str
-    """xxh3-128."""
-    is_shared: bool = False
     version: str | None = None
     """Version of a remote file: what the storage said of it when it was uploaded."""
 
-    def value(self) -> Mapping[str, object]:
-        """Return what a listing says of the file: nothing of the storage that it is in."""
-        return {name: value for name, value in vars(self).items() if name != "version"}
-
-    def is_intact(self, file: Path, offset: int | None = None, *, is_listed: bool = False) -> bool:
-        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong.
+    def is_intact(self, file: Path, *, is_listed: bool = False) -> bool:
+        """Whether `file` holds these bytes. Price: reading it once, unless its size is wrong.
 
         A remote file is not read if it still is the version that was uploaded.
 
         Args:
-            offset: where they are in it, unless that is `self.offset`.
             is_listed: a listing in its place vouches for it, so no run has written to it since. That, too, is enough
                 for a remote file of this size; whoever reads it compares the checksum.
         """
-        offset = self.offset if offset is None else offset
-        try:
-            size, stop = file.stat().st_size, offset + self.num_bytes
-            if size != stop and not (self.is_shared and size > stop):
-                return False
-            if isinstance(file, RemotePath) and (self.version or is_listed):
-                return self.version in (None, version_of(file.info()))
-            return file_checksum(file, offset, self.num_bytes) == self.xxh3
-        except OSError as error:
-            require_damage(error)
-            return False
+        if not isinstance(file, RemotePath) or not (self.version or is_listed):
+            return find_damage(file, self.num_bytes, self.xxh3) is None
+        info = file.info_or_none()
+        return info is not None and info["size"] == self.num_bytes and self.version in (None, version_of(info))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +62,7 @@ class FinishedPart:
     """A finished part: the contents of its marker."""
 
     fingerprint: str
-    files: tuple[FileRange, ...]
+    files: tuple[WrittenFile, ...]
     facts: Any = field(default_factory=dict)
     """Facts that the stage needs to know about the part: a record of its own, or JSON values."""
     release: str = __version__
@@ -109,11 +82,10 @@ class FinishedPart:
 class Sink:
     """Sink of the files that a task writes. Records their checksums."""
 
-    def __init__(self, folder: Path, work: str) -> None:
-        """Write below `folder`; `work` is as in `Parts`."""
-        self.files: list[FileRange] = []
+    def __init__(self, folder: Path) -> None:
+        """Write below `folder`."""
+        self.files: list[WrittenFile] = []
         self._folder = folder
-        self._work = folder / work
         self._waiting: list[tuple[Path, Path]] = []
         self._is_synced = False
 
@@ -124,29 +96,12 @@ class Sink:
         Args:
             sync_early: see `temporary_file`.
         """
-        with temporary_file(self._folder / path, sync_early=sync_early) as (temporary, file):
-            yield file
         final = self._folder / path
-        self._waiting.append((temporary, final))
-        self.files.append(
-            FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=_version(final))
-        )
-
-    @contextmanager
-    def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
-        """Open the range from `offset` on of a file that the parts share (`packer_cli.engine.sink`)."""
-        with write_range(self._work / path, offset) as file:
+        with temporary_file(final, sync_early=sync_early) as (temporary, file):
             yield file
-        self.files.append(
-            FileRange(
-                path=path,
-                offset=offset,
-                num_bytes=file.num_bytes,
-                xxh3=file.hexdigest(),
-                is_shared=True,
-                version=_version(find_range(self._folder / path, self._work / path, offset)[0]),
-            )
-        )
+        self._waiting.append((temporary, final))
+        version = version_of(final.info()) if isinstance(final, RemotePath) else None
+        self.files.append(WrittenFile(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=version))
 
     def sync(self) -> None:
         """Sync the files ahead of `commit`, on the machine that wrote them."""
@@ -175,7 +130,7 @@ class MemorySink(Sink):
 
     def __init__(self) -> None:
         """Keep nothing yet."""
-        super().__init__(Path(), "")
+        super().__init__(Path())
         self.contents: dict[str, io.BytesIO] = {}
 
     @contextmanager
@@ -194,14 +149,9 @@ class Written:
     sink: Sink
 
 
-def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path, work: str) -> Written:
-    """Run a task: `write` writes its files to the sink and returns the part's `facts`.
-
-    Args:
-        folder: the output folder.
-        work: as in `Parts`.
-    """
-    sink = Sink(folder, work)
+def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path) -> Written:
+    """Run a task: `write` writes its files to the sink, below the output folder, and returns the part's `facts`."""
+    sink = Sink(folder)
     try:
         facts = write(task, sink)
     except BaseException:
@@ -211,10 +161,6 @@ def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path, wor
     return Written(name=task.name, part=part, sink=sink)
 
 
-def _version(file: Path) -> str | None:
-    return version_of(file.info()) if isinstance(file, RemotePath) else None
-
-
 def remove_work(work: Path) -> None:
     """Remove the work folder of an output.
 
@@ -222,81 +168,3 @@ def remove_work(work: Path) -> None:
     """
     (work / PIN).unlink(missing_ok=True)
     remove_folder(work)
-
-
-_BLOCK = 8 * 2**20
-
-
-def make_room(final: Path, work: Path, num_bytes: int) -> None:
-    """Create a shared file of this size in the work folder, keeping what an earlier run wrote to it."""
-    if is_remote(final):
-        return
-    with suppress(FileNotFoundError):
-        os.replace(final, work)
-    try:
-        with open(work, "ab", opener=no_link) as file:
-            file.truncate(num_bytes)
-    except OSError as error:
-        error.filename = str(final)  # What it does not say.
-        raise
-
-
-@contextmanager
-def write_range(work: Path, offset: int) -> Iterator[HashingFile]:
-    """Write the range from `offset` on of the shared file `work`; no other part may write there.
-
-    Synced when the block ends.
-    """
-    if is_remote(work):
-        with temporary_file(_piece(work, offset)) as (_, hashing):
-            yield hashing
-        return
-    try:
-        with open(work, "r+b", opener=no_link) as file:
-            file.seek(offset)
-            hashing = HashingFile(file)
-            yield hashing
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        error.filename = error.filename or str(work)  # A failed write does not name its file.
-        raise
-
-
-def find_range(final: Path, work: Path, offset: int) -> tuple[Path, int]:
-    """Find the file with the range from `offset` on, and the range's start there: the shared file, or its object."""
-    if not is_remote(final):
-        return (final if final.exists() else work), offset
-    piece = _piece(work, offset)
-    return (piece, 0) if piece.exists() else (final, offset)
-
-
-def finish_file(final: Path, work: Path, ranges: Sequence[tuple[int, int]]) -> None:
-    """Give a shared file its name.
-
-    Args:
-        ranges: all of it, in order: where each begins, and its bytes.
-    """
-    if not isinstance(final, RemotePath):
-        os.replace(work, final)
-        return
-    sources = [find_range(final, work, begin) for begin, _ in ranges]
-    if all(source == final for source, _ in sources):
-        return  # An earlier run has joined all that is there.
-    with tempfile.TemporaryFile() as whole:
-        for (source, offset), (_, left) in zip(sources, ranges, strict=True):
-            with source.open("rb") as file:
-                file.seek(offset)
-                while left:
-                    data = file.read(min(left, _BLOCK))
-                    if not data:
-                        raise RunError(f"{str(source)!r} has changed meanwhile; run again")
-                    whole.write(data)
-                    left -= len(data)
-        whole.flush()
-        final.upload(whole)
-
-
-def _piece(work: Path, offset: int) -> Path:
-    """Return the object of the range from `offset` on."""
-    return work.with_name(f"{work.name}.{offset}")

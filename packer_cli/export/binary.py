@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.engine.sink import FileRange, Sink
+from packer_cli.engine.sink import Sink, WrittenFile
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import pad_samples
 from packer_cli.files import HashingFile
@@ -77,19 +77,19 @@ class Mds(Format):
                 file.write(b"".join(_encode(row_of(columns, i)) for i in range(len(packs))))
         return {"samples": len(rows)}
 
-    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], files: list[WrittenFile], sink: Sink) -> None:
         """Write `index.json`, with the checksums (the format's `xxh128` is xxh3-128)."""
         shards = [
             {
                 **_config(job),
                 "samples": part["samples"],
-                "raw_data": {"basename": range_.path, "bytes": range_.num_bytes, "hashes": {"xxh128": range_.xxh3}},
+                "raw_data": {"basename": file.path, "bytes": file.num_bytes, "hashes": {"xxh128": file.xxh3}},
                 "zip_data": None,
             }
-            for part, range_ in zip(parts, ranges, strict=True)
+            for part, file in zip(parts, files, strict=True)
         ]
-        with sink.file("index.json") as file:
-            file.write(json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())
+        with sink.file("index.json") as index:
+            index.write(json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())
 
 
 def _columns(job: Job) -> dict[str, str]:
@@ -182,32 +182,25 @@ class Megatron(Format):
     weight_bytes = 3
 
     bytes_of = (3, 0, 0)
-    """Bytes in both `.bin` files, of which parts are stretches."""
+    """Bytes in both `.bin` files."""
 
-    def shared_files(self, job: Job) -> dict[str, int]:
-        """Return the sizes in bytes of both `.bin` files."""
-        num_tokens = int(job.written_tokens.sum())
-        return {
-            "tokens.bin": num_tokens * token_dtype(job.manifest).itemsize,
-            "loss_mask.bin": num_tokens * mask_dtype(job).itemsize,
-        }
+    joined = ("tokens.bin", "loss_mask.bin")
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
-        """Write a stretch of each `.bin` file."""
-        first_token = int(job.written_tokens[: part.first].sum())
+        """Write a piece of each `.bin` file."""
         dtype = token_dtype(job.manifest)
-        with sink.stretch("tokens.bin", first_token * dtype.itemsize) as file:
+        with sink.file(part.piece_of("tokens.bin")) as file:
             for packs in job.batches(part.first, part.stop):
                 ids = _padded(job, job.packed.lists("input_ids", packs), packs, job.manifest.pad_token_id)
                 file.write(ids.astype(dtype))
         dtype = mask_dtype(job)
-        with sink.stretch("loss_mask.bin", first_token * dtype.itemsize) as file:
+        with sink.file(part.piece_of("loss_mask.bin")) as file:
             for packs in job.batches(part.first, part.stop):
                 mask = job.packed.loss_mask(packs, is_weighted=job.is_weighted)
                 file.write(_padded(job, mask, packs, 0).astype(dtype))
         return {}
 
-    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], files: list[WrittenFile], sink: Sink) -> None:
         """Write both `.idx` files."""
         for name, dtype in (("tokens", token_dtype(job.manifest)), ("loss_mask", mask_dtype(job))):
             with sink.file(f"{name}.idx") as file:

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.export.listing import ExportHeader, ExportListing
+from packer_cli.engine.sink import Sink, WrittenFile
+from packer_cli.export.listing import WORK, ExportHeader, ExportListing
 from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import Lists
 from packer_cli.format.manifest import Manifest
@@ -46,6 +45,10 @@ class Part:
     def name(self) -> str:
         """Names the part's marker."""
         return f"part-{self.number:05d}"
+
+    def piece_of(self, path: str) -> str:
+        """Return the path of the part's piece of a file that is joined of all parts' (`Format.joined`)."""
+        return f"{WORK}/{path}.{self.number:05d}"
 
 
 @dataclass(kw_only=True)
@@ -88,18 +91,6 @@ class Job:
     def row_samples(self) -> NDArray[np.int32]:
         """Count the samples of each row, int32[r]."""
         return self.packed.num_samples[self.packs]
-
-    @cached_property
-    def written_tokens(self) -> Int64Array:
-        """int64[r]: tokens of each row with the pads that align its samples, of which the borders are read once."""
-        counts = self.row_tokens().astype(np.int64)
-        if all(group.align == 1 for group in self.manifest.groups):
-            return counts
-        for first in range(0, len(counts), _ROWS_PER_BATCH):
-            packs = self.packs[first : first + _ROWS_PER_BATCH]
-            lengths = self.aligned(self.packed.sample_lengths(packs), packs)
-            counts[first : first + len(packs)] = np.add.reduceat(lengths.values, lengths.offsets[:-1], dtype=np.int64)
-        return counts
 
     def part_tokens(self) -> list[int]:
         """Count the tokens of each part."""
@@ -163,6 +154,11 @@ class Format(ABC):
     hub_files: str | None = None
     """The files of an export on the Hub that its trainer takes by `datasets.load_dataset`: a glob; None if none."""
 
+    joined: tuple[str, ...] = ()
+    """Files that are joined, once all parts are written, of the pieces that each part has written of them, in this
+    order: for formats that have all rows in one file. Price: reading and writing their bytes once more, and room for
+    them twice meanwhile."""
+
     weight_bytes = 0
     """Bytes that the weight of a token's loss adds to a row; 0: the format has no place for weights."""
 
@@ -187,10 +183,6 @@ class Format(ABC):
         token, sample, row = self.bytes_of
         return token * num_tokens + sample * num_samples + row
 
-    def shared_files(self, job: Job) -> dict[str, int]:
-        """Return the files that all parts write to, and their bytes."""
-        return {}
-
     @contextmanager
     def preparing(self, job: Job, parts: Sequence[Part]) -> Iterator[Hashable]:
         """Prepare, while the block runs, what all of these parts need; give `Job.prepared`, which is pickled.
@@ -204,10 +196,10 @@ class Format(ABC):
     def write_part(self, job: Job, part: Part, sink: Sink) -> PartFacts:
         """Write the rows of a part, on a thread. Returns what `finish` needs to know of it."""
 
-    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:  # noqa: B027
+    def finish(self, job: Job, parts: list[PartFacts], files: list[WrittenFile], sink: Sink) -> None:  # noqa: B027
         """Write the files that describe the whole export, after all parts; by default none.
 
         Args:
             parts: the results of `write_part`, in order.
-            ranges: the bytes that the parts wrote, in order.
+            files: what the parts wrote, in order.
         """

@@ -12,7 +12,7 @@ from packer_cli.format.checksums import require_damage
 NAME = ".hbpack-export.json"
 """The listing of a finished export. Hidden, since readers take visible files for data."""
 WORK = ".export"
-"""Folder in an unfinished export for its header, the markers of finished parts, and files that parts share."""
+"""Folder in an unfinished export for its header, the markers of finished parts, and pieces of files."""
 
 
 class ExportHeader(TypedDict):
@@ -45,13 +45,13 @@ class ExportListing(ExportHeader):
     parts: list[dict[str, int]]
     """Facts that `Format.write_part` gave."""
     files: list[Mapping[str, Any]]
-    """Files as `FileRange.value` gives them."""
+    """Files as `FileInfo` describes them: those of the parts in order, then the others."""
 
 
 def count_files(listing: ExportListing) -> tuple[int, int]:
     """Count (files, bytes) of an export."""
     files = listing["files"]
-    return len({file["path"] for file in files}), sum(file["num_bytes"] for file in files)  # Parts may share one.
+    return len(files), sum(file["num_bytes"] for file in files)
 
 
 def read_listing(folder: Path) -> ExportListing | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.engine.sink import FileRange, Sink
+from packer_cli.engine.sink import Sink, WrittenFile
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import MASK, pad_samples, shifted
 from packer_cli.format.arrays import Lists, columns_of, list_of, to_arrow
@@ -97,7 +97,7 @@ class Nemo(Format):
             "num_given": int(inputs.sum(dtype=np.int64)),
         }
 
-    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], files: list[WrittenFile], sink: Sink) -> None:
         """Write `_metadata.json`, for `pad_cu_seqlens`. Readers of Parquet folders skip names with an underscore."""
         num_rows = len(job.packs)
         given = sum(part["num_given"] for part in parts)

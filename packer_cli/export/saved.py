@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.engine.sink import FileRange, Sink
+from packer_cli.engine.sink import Sink, WrittenFile
 from packer_cli.export.job import Format, Job, Part, PartFacts
 from packer_cli.export.packed import NO_LOSS, labels_of, pad_samples, padded, positions_of, sample_numbers, shifted
 from packer_cli.files import fingerprint
@@ -55,11 +55,11 @@ class SavedDataset(Format):
                 first = rows.stop
         return {}
 
-    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], files: list[WrittenFile], sink: Sink) -> None:
         """Write the files that `load_from_disk` expects."""
         state: dict[str, Any] = {
-            "_data_files": [{"filename": range_.path} for range_ in ranges],
-            "_fingerprint": fingerprint([range_.xxh3 for range_ in ranges])[:16],
+            "_data_files": [{"filename": file.path} for file in files],
+            "_fingerprint": fingerprint([file.xxh3 for file in files])[:16],
             "_format_columns": None,
             "_format_kwargs": {},
             "_format_type": None,

@@ -7,33 +7,38 @@ the set's shards, so all of them have been checked once the export is complete.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from packer_cli.config.models import ExportConfig
 from packer_cli.engine.array import TaskShare, merged
 from packer_cli.engine.local import Engine, LocalEngine
-from packer_cli.engine.output import Output, Parts, find_listing
+from packer_cli.engine.output import Output, Parts
 from packer_cli.engine.progress import Progress, Stopwatch, progress_bar, say
-from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, finish_file, make_room, write_part
+from packer_cli.engine.sink import FinishedPart, Sink, Written, WrittenFile, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import Job, Part, cut_parts
-from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, count_files, read_listing, read_record
+from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, count_files, read_listing
 from packer_cli.export.options import choose_groups, describe_export, is_same_export, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import remove_temporaries, write_json
 from packer_cli.folder_lock import TaskLock, hold_folder
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.records import json_values, read_record
 from packer_cli.format.versions import set_at
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.version import __version__
+
+_BLOCK = 8 * 2**20
 
 
 class _Work:
@@ -48,7 +53,7 @@ class _Work:
 
     def __call__(self, part: Part) -> Written:
         """Write a part, under temporary names."""
-        return write_part(partial(self._job.format.write_part, self._job), part, self._job.folder, WORK)
+        return write_part(partial(self._job.format.write_part, self._job), part, self._job.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         job = self._job
@@ -132,8 +137,8 @@ class Exporter(Output[ExportListing]):
 
     def _make_share(self, engine: Engine, progress: Progress, share: TaskShare) -> ExportListing | None:
         folder, header, manifest = self.folder, self._header, self._manifest
-        is_complete = self.listing.exists()  # Otherwise a run that repaired it has not ended.
-        joins = not (is_complete or share.is_whole)
+        listing = read_listing(folder)
+        joins = not (listing or share.is_whole)
         if joins:
             _mark_folder(folder, header)
             share.join({"the export": header["fingerprint"]})
@@ -152,15 +157,16 @@ class Exporter(Output[ExportListing]):
         sizes = job.part_tokens()
         own = share.task.share(job.parts, sizes)
         parts = Parts(folder, WORK, NAME, own, share.task.share(sizes, sizes))
-        listed, others = _listed_parts(job)
-        parts.find(engine, listed)
-        if is_complete and not parts.todo:
-            if not share.is_whole or all(file.is_intact(folder / file.path) for file in others):
-                progress(total := sum(sizes), total)
-                if share.is_whole:
-                    say("the export is up to date")
-                return read_listing(folder)
-        elif is_complete and not share.is_whole:
+        listed, others = _listed_files(job, listing or {})
+        others = share.task.share(others, [file.num_bytes for file in others])
+        are_intact = all(file.is_intact(folder / file.path, is_listed=True) for file in others)
+        parts.find(engine, listed if are_intact or not job.format.joined else {})
+        if listing and are_intact and not parts.todo:
+            progress(total := sum(sizes), total)
+            if share.is_whole:
+                say("the export is up to date")
+            return listing
+        if listing and not share.is_whole:
             raise FormatError(
                 f"{str(folder)!r} is damaged; run the same hbpack export with --shard 0/1 to write what is damaged "
                 "again"
@@ -170,25 +176,20 @@ class Exporter(Output[ExportListing]):
         return None
 
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> ExportListing:
-        """See `Output`. Parts are not read again, unless they share files."""
-        recorded = merged(parts)
-        job = self._job
-        folder, shared = job.folder, job.format.shared_files(job)
-        written = Parts(folder, WORK, NAME, job.parts, job.part_tokens())
-        if shared and not share.is_whole:  # Tasks on several machines wrote to one file.
-            written.find(engine, recorded)
-        else:
-            written.finished.update(recorded)
-        _write_parts(job, written, engine, lambda done, total, what="": None)
-        finished = [written.finished[part.name] for part in job.parts]
-        facts, ranges = [part.facts for part in finished], [file for part in finished for file in part.files]
-        for path in shared:
-            own = [(file.offset, file.num_bytes) for file in ranges if file.path == path]
-            finish_file(folder / path, written.work / path, own)
-        sink = Sink(folder, WORK)
-        job.format.finish(job, facts, ranges, sink)
+        """See `Output`. Parts are not read again, but pieces that are joined."""
+        job, folder, recorded = self._job, self.folder, merged(parts)
+        finished = [recorded[part.name] for part in job.parts]
+        facts, files = [part.facts for part in finished], [file for part in finished for file in part.files]
+        sink = Sink(folder)
+        for number, path in enumerate(job.format.joined):
+            with sink.file(path, sync_early=True) as whole:
+                for part in finished:
+                    with (folder / part.files[number].path).open("rb") as piece:
+                        shutil.copyfileobj(piece, whole, _BLOCK)
+        job.format.finish(job, facts, files, sink)
         sink.commit()
         remove_temporaries(folder)
+        kept = [] if job.format.joined else files
         listing: ExportListing = {
             "hbpack_version": __version__,
             **job.header,
@@ -197,7 +198,7 @@ class Exporter(Output[ExportListing]):
             "num_tokens": int(job.row_tokens().sum(dtype=np.int64)),
             "capacity": job.capacity,
             "parts": facts,
-            "files": [file.value() for file in (*ranges, *sink.files)],
+            "files": [json_values(replace(file, version=None)) for file in (*kept, *sink.files)],
         }
         write_json(folder / NAME, listing)
         if share.is_whole:
@@ -214,14 +215,13 @@ class Exporter(Output[ExportListing]):
         )
 
 
-def _listed_parts(job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
+def _listed_files(job: Job, listing: Mapping[str, Any]) -> tuple[dict[str, FinishedPart], list[WrittenFile]]:
     """Return the parts, by name, and the other files that the listing of a finished export vouches for."""
-    listing = cast("dict[str, Any]", read_record(find_listing(job.folder, WORK, NAME)) or {})
-    files = [FileRange(**item) for item in listing.get("files", [])]
-    each = max(1, len(job.format.shared_files(job)))
+    files = [read_record(WrittenFile, item) for item in listing.get("files", [])]
+    each = 0 if job.format.joined else 1
     listed = {
         part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
-        for i, part, facts in zip(range(0, len(files), each), job.parts, listing.get("parts", []), strict=False)
+        for i, (part, facts) in enumerate(zip(job.parts, listing.get("parts", []), strict=False))
     }
     return listed, files[len(job.parts) * each :]
 
@@ -233,12 +233,9 @@ def _mark_folder(folder: Path, header: ExportHeader) -> None:
 
 
 def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress) -> None:
-    """Write the missing parts. Files that several parts share stay in the work folder until all are written."""
+    """Write the missing parts."""
     with job.format.preparing(job, parts.todo) if parts.todo else nullcontext() as job.prepared:
         _mark_folder(job.folder, job.header)
-        parts.begin()
-        for path, num_bytes in job.format.shared_files(job).items():
-            make_room(job.folder / path, parts.work / path, num_bytes)
         with parts.committing(progress) as commit, closing(engine.run_writing(_Work(job), parts.todo)) as outcomes:
             for _, written in outcomes:
                 commit(written)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from packer_cli.engine.sink import FileRange, Sink
+from packer_cli.engine.sink import Sink, WrittenFile
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import NO_LOSS, PackedSet, all_text, labels_of
 from packer_cli.format.arrays import Lists, to_arrow
@@ -42,7 +42,7 @@ class Exporter(Format):
                 file.write(_lines(job.packed, packs))
         return {}
 
-    def finish(self, job: Job, parts: list[PartFacts], ranges: list[FileRange], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[PartFacts], files: list[WrittenFile], sink: Sink) -> None:
         """Write the packs and their order."""
         is_short = job.row_tokens() < job.capacity
         ends = np.concatenate([[0], np.cumsum(job.row_samples() + is_short, dtype=np.int64)])
@@ -56,13 +56,13 @@ class Exporter(Format):
                 for packs in job.batches(part.first, part.stop):
                     lengths = job.packed.sample_lengths(packs)
                     num_pads = job.capacity - job.packed.num_tokens[packs]
-                    file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(ranges)))
+                    file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(files)))
                     line += len(lengths.values)
         length = job.capacity
         pads = {"input_ids": [job.manifest.pad_token_id] * length, "labels": [NO_LOSS] * length, "num_tokens": length}
         with sink.file(_PAD_FILE) as file:
             file.write((json.dumps(pads) + "\n").encode())
-        paths = [str((job.folder / path).absolute()) for path in (*(range_.path for range_ in ranges), _PAD_FILE)]
+        paths = [str((job.folder / path).absolute()) for path in (*(each.path for each in files), _PAD_FILE)]
         with sink.file("packs/paths.json") as file:
             file.write((json.dumps(paths, indent=2, ensure_ascii=False) + "\n").encode())
         with sink.file("order.npy") as file:

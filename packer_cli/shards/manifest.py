@@ -15,7 +15,7 @@ from packer_cli.engine.array import TaskShare
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Parts
 from packer_cli.engine.progress import Progress
-from packer_cli.engine.sink import FileRange, FinishedPart
+from packer_cli.engine.sink import FinishedPart, WrittenFile
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file, fingerprint, intact_or_none, link_file, remove_folder, remove_temporaries
 from packer_cli.format.checksums import file_checksum, require_damage
@@ -209,7 +209,7 @@ class SetWriter:
         """
         task = share.task
         tasks, sizes = task.share(self._tasks, self._sizes), task.share(self._sizes, self._sizes)
-        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes, keeps=True)
+        parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
         parts.find(engine, listed_shards(self._folder))
         with parts.committing(progress) as commit:
             if parts.todo:
@@ -313,5 +313,5 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
     manifest = intact_or_none(read_manifest, folder)
     if manifest is None:
         return {}
-    files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
+    files = [WrittenFile(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.format.arrays import Columns, columns_of, to_batch
-from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
+from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
 from packer_cli.format.schema import CHECKSUM, identify, index_schema, row_checksums, shard_path
 from packer_cli.plan.core.cost import Cost, segment_sums
@@ -191,7 +191,7 @@ class ShardWriter:
 
     def __call__(self, task: ShardTask) -> Written:
         """Write a shard, under a temporary name."""
-        return write_part(self.write, task, self._folder, SHARD_MARKERS)
+        return write_part(self.write, task, self._folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_writer, self._names

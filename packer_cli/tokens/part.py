@@ -27,7 +27,7 @@ from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.tokens.accounts import kind_of, most_frequent
 from packer_cli.tokens.ahead import NamedTokenizer
-from packer_cli.tokens.index import STORE_VERSION, WORK, PartFile, PartInfo, StoreIndex, part_name, rejects_name
+from packer_cli.tokens.index import STORE_VERSION, PartFile, PartInfo, StoreIndex, part_name, rejects_name
 from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, read_slices
 from packer_cli.tokens.known_inputs import KnownSlice
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
@@ -143,7 +143,7 @@ def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
         _require_eos(task)
         return describe_tokenizer(task.of)
     try:
-        return write_part(tokenize_part, task.read(), folder, WORK)
+        return write_part(tokenize_part, task.read(), folder)
     except InputError as error:
         raise RunError(str(error)) from None
 

@@ -27,7 +27,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Output, Parts
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
-from packer_cli.engine.sink import FileRange, FinishedPart, Written
+from packer_cli.engine.sink import FinishedPart, Written, WrittenFile
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
@@ -193,9 +193,7 @@ class StoreOutput(Output[StoreIndex]):
         tasks = part_tasks(config, header, cuts)
         is_there = not share.is_whole and self.listing.exists() and ArrayRecords(self.work).pin() is None
         repairs = is_there and vouches(before, header, sources, files, tasks)
-        parts = Parts(
-            folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts, repairs=repairs, keeps=True
-        )
+        parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts)
         if not repairs:
             share.join(agreed(config, header, files))
         parts.find(engine, _listed_parts(folder, before, tasks))
@@ -347,11 +345,11 @@ def _listed_parts(folder: Path, index: StoreIndex | None, tasks: Sequence[PartTa
         return {}
     listed: dict[str, FinishedPart] = {}
     for at, info in enumerate(index.parts):
-        files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
+        files = [WrittenFile(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
         if info.num_rejected:
             path = folder / info.rejects_name
             num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
-            files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
+            files.append(WrittenFile(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
         facts = PartFacts(part=info, tokenizer=index.tokenizer)
         part = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
         listed[info.fingerprint] = listed[f"{at}"] = part

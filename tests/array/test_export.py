@@ -17,7 +17,7 @@ from tests.reference import home, tree
 
 @pytest.mark.parametrize("form", ["parquet", "megatron"])
 def test_an_array_exports_the_same(hbpack, plain, tmp_path, form):
-    """Megatron's parts share one file."""
+    """Megatron's parts are joined."""
     words = ["export", plain, "--to", form, "--shard-size", 70_000, "--workers", 1, "--output"]
     assert hbpack(*words, tmp_path / "plain").code == 0
     out = tmp_path / "out"

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import xxhash
 
-from packer_cli.engine.sink import FileRange
+from packer_cli.engine.sink import WrittenFile
 from packer_cli.format.checksums import file_checksum
 from packer_cli.shards.plan_file import read_plan
 from tests.cli_runner import pack_words
@@ -100,7 +100,9 @@ def test_checksums(tmp_path):
         path.write_bytes(data)
         xxh3 = xxhash.xxh3_128_hexdigest(data)
         assert file_checksum(path) == xxh3
-        assert FileRange(path="file", num_bytes=size, xxh3=xxh3).is_intact(path)
-        assert not FileRange(path="file", num_bytes=size + 1, xxh3=xxh3).is_intact(path)
-        assert not FileRange(path="file", num_bytes=size, xxh3=xxhash.xxh3_128_hexdigest(data + b"x")).is_intact(path)
-    assert not FileRange(path="absent", num_bytes=0, xxh3="").is_intact(tmp_path / "absent")
+        assert WrittenFile(path="file", num_bytes=size, xxh3=xxh3).is_intact(path)
+        assert not WrittenFile(path="file", num_bytes=size + 1, xxh3=xxh3).is_intact(path)
+        assert not WrittenFile(path="file", num_bytes=size, xxh3=xxhash.xxh3_128_hexdigest(data + b"x")).is_intact(
+            path
+        )
+    assert not WrittenFile(path="absent", num_bytes=0, xxh3="").is_intact(tmp_path / "absent")

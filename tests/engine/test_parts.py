@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.output import Parts, find_listing
-from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, remove_work, write_part
+from packer_cli.engine.output import Parts
+from packer_cli.engine.sink import FinishedPart, Sink, Written, WrittenFile, remove_work, write_part
 from packer_cli.errors import InputError
 from packer_cli.files import fingerprint
 from tests.reference import tree
 
-WORK, LISTING, SHARED = ".work", "listing.json", "shared.bin"
+WORK, LISTING = ".work", "listing.json"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ TASKS = [Task(number) for number in range(6)]
 
 
 def write(task: Task, sink: Sink) -> dict[str, Any]:
-    """A file, another one for even numbers, and four bytes of a shared file."""
+    """A file, and another one for even numbers."""
     with sink.file(f"{task.name}.txt") as file:
         file.write(f"{task.number} {task.fingerprint}".encode())
     if task.fails:
@@ -46,19 +46,17 @@ def write(task: Task, sink: Sink) -> dict[str, Any]:
     if task.number % 2 == 0:
         with sink.file(f"{task.name}.even") as file:
             file.write(b"even")
-    with sink.stretch(SHARED, 4 * task.number) as file:
-        file.write(b"%4d" % task.number)
     return {"number": task.number}
 
 
 def make(folder: Path, task: Task) -> Written:
-    return write_part(write, task, folder, WORK)
+    return write_part(write, task, folder)
 
 
 def opened(folder: Path, tasks: list[Task] = TASKS) -> Parts[Task]:
     """The parts after a look at the folder, with what its listing vouches for."""
     parts = Parts(folder, WORK, LISTING, tasks, sizes=[10 * task.number for task in tasks])
-    path = find_listing(folder, WORK, LISTING)
+    path = folder / LISTING
     listed = json.loads(path.read_text()) if path.exists() else {}
     with LocalEngine(2) as engine:
         parts.find(engine, {name: as_part(value) for name, value in listed.items()})
@@ -66,33 +64,21 @@ def opened(folder: Path, tasks: list[Task] = TASKS) -> Parts[Task]:
 
 
 def as_part(value: dict[str, Any]) -> FinishedPart:
-    return FinishedPart(**{**value, "files": tuple(FileRange(**file) for file in value["files"])})
+    return FinishedPart(**{**value, "files": tuple(WrittenFile(**file) for file in value["files"])})
 
 
 def finish(folder: Path, tasks: list[Task] = TASKS) -> list[int]:
     """A run to the end: the numbers of the tasks that it did."""
     parts = opened(folder, tasks)
     todo = parts.todo
-    if todo:
-        parts.begin()
-        make_shared(parts, folder)
-        with parts.committing(lambda done, total: None) as commit:
-            for task in todo:
-                commit(make(folder, task))
-    if (parts.work / SHARED).exists():
-        (parts.work / SHARED).replace(folder / SHARED)
+    with parts.committing(lambda done, total: None) as commit:
+        for task in todo:
+            commit(make(folder, task))
     listed = {task.name: parts.finished[task.name] for task in tasks}
     values = {name: {**vars(part), "files": [vars(file) for file in part.files]} for name, part in listed.items()}
     (folder / LISTING).write_text(json.dumps(values))
     remove_work(parts.work)
     return [task.number for task in todo]
-
-
-def make_shared(parts: Parts[Task], folder: Path) -> None:
-    if (folder / SHARED).exists():
-        (folder / SHARED).replace(parts.work / SHARED)
-    with (parts.work / SHARED).open("ab") as file:
-        file.truncate(4 * len(TASKS))
 
 
 class Killed(BaseException):
@@ -102,8 +88,6 @@ class Killed(BaseException):
 def start(folder: Path, order: list[int]) -> None:
     """A run that does these tasks and is killed: the last one is written, and not committed."""
     parts = opened(folder)
-    parts.begin()
-    make_shared(parts, folder)
     with suppress(Killed), parts.committing(lambda done, total: None) as commit:
         for number in order[:-1]:
             commit(make(folder, TASKS[number]))
@@ -116,7 +100,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("expected")
     assert finish(folder) == [0, 1, 2, 3, 4, 5]
     assert not (folder / WORK).exists()
-    assert (folder / SHARED).read_bytes() == b"   0   1   2   3   4   5"
     return tree(folder)
 
 
@@ -134,7 +117,7 @@ def test_a_killed_run_goes_on_with_what_is_missing(tmp_path_factory, expected, o
     assert finish(folder) == []
 
 
-@pytest.mark.parametrize("path", ["folder/part-2.txt", "folder/part-2.even", SHARED])
+@pytest.mark.parametrize("path", ["folder/part-2.txt", "folder/part-2.even"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_a_damaged_part_is_made_again_and_no_other(tmp_path, expected, path, damage, is_listed):
@@ -142,21 +125,18 @@ def test_a_damaged_part_is_made_again_and_no_other(tmp_path, expected, path, dam
         finish(tmp_path)
     else:
         start(tmp_path, [*range(6), 0])
-    file = tmp_path / path if (tmp_path / path).exists() else tmp_path / WORK / path
+    file = tmp_path / path
     data = file.read_bytes()
     if damage == "flip":
-        at = 11 if path == SHARED else 3
-        file.write_bytes(data[:at] + b"x" + data[at + 1 :])
+        file.write_bytes(data[:3] + b"x" + data[4:])
     elif damage == "cut":
         file.write_bytes(data[:-1])
     else:
         file.unlink()
-    wrong = [2] if path != SHARED or damage == "flip" else [5] if damage == "cut" else [0, 1, 2, 3, 4, 5]
     before = {name: (tmp_path / name).stat().st_mtime_ns for name in expected if name.startswith("folder/part-4")}
-    assert finish(tmp_path) == wrong
+    assert finish(tmp_path) == [2]
     assert no_temporaries(tree(tmp_path)) == expected
-    if 4 not in wrong:
-        assert {name: (tmp_path / name).stat().st_mtime_ns for name in before} == before
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in before} == before
 
 
 def test_other_fingerprints_are_other_parts(tmp_path):
@@ -204,19 +184,18 @@ def test_a_damaged_marker_vouches_for_nothing(tmp_path, expected):
     assert 3 not in {task.number for task in opened(tmp_path).todo}
 
 
-def test_the_listing_goes_before_a_part_is_replaced(tmp_path, expected):
-    """It moves to the work folder, so that nothing intact is lost."""
+def test_the_listing_stays_while_a_part_is_replaced(tmp_path, expected):
+    """The part will have the same bytes, so that nothing is lost if the run is killed."""
     finish(tmp_path)
     (tmp_path / "folder/part-1.txt").write_bytes(b"damaged")
+    before = (tmp_path / LISTING).read_bytes()
     parts = opened(tmp_path)
     with parts.committing(lambda done, total: None) as commit:
-        assert (tmp_path / LISTING).exists()  # A run that fails before its first part changes nothing.
-        make_shared(parts, tmp_path)
         written = make(tmp_path, TASKS[1])
         assert (tmp_path / "folder/part-1.txt").read_bytes() == b"damaged"
         commit(written)
-        assert not (tmp_path / LISTING).exists()
-        assert (tmp_path / WORK / LISTING).exists()
+    assert (tmp_path / LISTING).read_bytes() == before
+    assert opened(tmp_path).todo == []
     assert finish(tmp_path) == []
     assert tree(tmp_path) == expected
 
@@ -240,8 +219,6 @@ def test_a_file_that_cannot_be_renamed_ends_the_run(tmp_path):
 
 def test_parts_come_from_processes_in_any_order(tmp_path, expected):
     parts = opened(tmp_path)
-    parts.begin()
-    make_shared(parts, tmp_path)
     shown = []
     with LocalEngine(2) as engine, parts.committing(lambda *done: shown.append(done)) as commit:
         for _, written in engine.run(Make(tmp_path), parts.todo):

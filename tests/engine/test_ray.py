@@ -104,7 +104,7 @@ def test_a_server_that_is_ending_is_replaced(tmp_path, monkeypatch):
 
 
 def test_nodes_that_do_not_fit(address, tmp_path):
-    sink = Sink(tmp_path, "work")
+    sink = Sink(tmp_path)
     with sink.file("part") as file:
         file.write(b"x")
     (temporary,) = tmp_path.iterdir()

@@ -290,7 +290,7 @@ def test_megatron_files_are_joined(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer_cli.export.stage.finish_file", stop)
+        patch.setattr("packer_cli.export.stage.shutil.copyfileobj", stop)
         assert hbpack(*words, "--output", killed).code == 130
     pieces = [name for name in killed.find() if ".bin." in name]
     assert len(pieces) > 4
