@@ -9,7 +9,7 @@ Arrow IPC    a file (Feather 2: record batches can be addressed), or a stream (o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.blocks import changed, open_source, opening, why_damaged
@@ -161,6 +161,8 @@ def _open_arrow(file: CorpusFile, first_field_only: bool = False) -> Iterator[tu
 
 def cut_arrow(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Cut record batches up to `slice_bytes` by their share of rows; a stream is one slice, 0..1."""
+    from packer_cli.format.shards import find_blocks
+
     with _open_arrow(file, first_field_only=True) as (reader, is_file):
         rows: list[int] = []
         if is_file:
@@ -171,26 +173,12 @@ def cut_arrow(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     total = max(sum(rows), 1)
     sizes = [(count, file.num_bytes * count // total) for count in rows]
     slices = _cut_units(file, sizes, slice_bytes or default_slice_bytes(file.num_bytes))
-    places = [] if is_url(file.path) else _places(file)
-    if len(places) <= len(rows):  # A damaged file: reading it says how.
-        places = [file.num_bytes] * (len(rows) + 1)
+    places = [file.num_bytes] * (len(rows) + 1)
+    if rows and not is_url(file.path):
+        with open_source(file) as source:
+            blocks = find_blocks(memoryview(source.read_buffer()))  # The file is mapped.
+        places = [*(begin for begin, _, _ in blocks), sum(blocks[-1])]
     return [each._replace(span=(places[each.start], places[each.stop])) for each in slices]
-
-
-def _places(file: CorpusFile) -> list[int]:
-    """Find the bytes where the record batches of an IPC file begin, and where the last one ends."""
-    import pyarrow as pa
-
-    places = []
-    with open_source(file) as source, suppress(pa.ArrowException, OSError):
-        source.seek(8)
-        end = source.tell()
-        for message in pa.ipc.MessageReader.open_stream(source):
-            if message.type == "record batch":
-                places.append(end)
-            end = source.tell()
-        places.append(end)
-    return places
 
 
 def read_arrow(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
