@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import Columns
-from packer_cli.format.ragged import Lists
+from packer_cli.format.ragged import Lists, begins_run
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.tokens.content_hash import hash_rows
@@ -46,9 +46,7 @@ def find_duplicates(hashes: NDArray[np.uint64], batches: Sequence[Columns]) -> I
     samples, second = ids_of(may_be), np.concatenate(seconds)
     order = np.lexsort((second, hashes[samples]))  # It is stable: of equal ones, the first sample comes first.
     samples, second = samples[order], second[order]
-    is_new = np.ones(len(samples), dtype=np.bool_)
-    is_new[1:] = (hashes[samples[1:]] != hashes[samples[:-1]]) | (second[1:] != second[:-1])
-    return np.sort(samples[~is_new])
+    return np.sort(samples[~begins_run(hashes[samples], second)])
 
 
 def _second_hashes(batch: Columns) -> NDArray[np.uint64]:

@@ -16,11 +16,11 @@ from packer_cli.format.arrays import Columns
 from packer_cli.format.constants import REFERENCE_VALUES
 from packer_cli.format.items import BRANCH_LISTS, SEGMENT_LISTS, all_trees, unique_tokens
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
-from packer_cli.format.ragged import Lists, borders_of, expand, offsets_of, owners
+from packer_cli.format.ragged import Lists, begins_run, borders_of, expand, offsets_of, owners
 from packer_cli.format.schema import ITEM_VALUES
 from packer_cli.format.token_parts import Spans
 from packer_cli.format.trees import SAMPLE, ItemTrees
-from packer_cli.plan.core.types import WHOLE, Int64Array, Pieces, begins_run
+from packer_cli.plan.core.types import WHOLE, Int64Array, Pieces
 from packer_cli.tokens.copying import Among, Arrays, take_lists
 
 

@@ -26,7 +26,7 @@ from packer_cli.corpus.ragged import common_prefix, join_arrays, join_samples
 from packer_cli.corpus.records.base import BadRecordError, Shape, type_name
 from packer_cli.corpus.records.weights import WEIGHT, WEIGHTS, read_weight
 from packer_cli.corpus.types import Record, Reject, TokenBatch, TokenRows
-from packer_cli.format.ragged import Lists, owners
+from packer_cli.format.ragged import Lists, begins_run, owners
 
 IDS, LABELS, PADDING, POSITIONS, LENGTHS = "input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")
@@ -210,7 +210,7 @@ def _split(left: Left, mask: NDArray[np.bool_] | None, sample: NDArray[np.int64]
     sample = row if sample is None else sample
     kept = np.flatnonzero((sample >= 0) & ~refused[row])
     row, sample = row[kept], sample[kept]
-    starts = np.flatnonzero(changes(row) | changes(sample))
+    starts = np.flatnonzero(begins_run(row, sample))
     return TokenBatch(
         left.lines[row[starts]],
         np.append(starts, len(kept)),
@@ -245,9 +245,9 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
     if PADDING in columns:
         given[PADDING] = _check_counts(left, padding, real, row_of)
     (name, sample), *others = given.items()
-    begins = changes(row_of) | changes(sample)
+    begins = begins_run(row_of, sample)
     for other, numbers in others:
-        differs = (changes(row_of) | changes(numbers)) != begins
+        differs = begins_run(row_of, numbers) != begins
         if other == PADDING:  # An ordinary mask says nothing about samples.
             differs &= np.isin(row_of, row_of[numbers > 1])
         for row, _, i in left.firsts(real[differs]):
@@ -255,13 +255,6 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
     samples = np.full(num_tokens, -1, np.int64)
     samples[real] = sample
     return samples
-
-
-def changes(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark each number (bool[t]) that differs from the one before."""
-    differs = np.ones(len(numbers), np.bool_)
-    differs[1:] = numbers[1:] != numbers[:-1]
-    return differs
 
 
 def _check_counts(
@@ -290,7 +283,7 @@ def _check_positions(
 def _before(values: NDArray[np.int64], row: NDArray[np.int64], at_start: int) -> NDArray[np.int64]:
     """Return the value before each in its row, int64[t]."""
     before = np.concatenate([[at_start], values[:-1]])
-    return np.where(changes(row), at_start, before)
+    return np.where(begins_run(row), at_start, before)
 
 
 class Left:

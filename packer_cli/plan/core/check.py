@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
+from packer_cli.format.ragged import begins_run
 from packer_cli.format.sharding import PLANNED
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.segments import row_lengths
@@ -20,7 +21,6 @@ from packer_cli.plan.core.types import (
     Pieces,
     Plan,
     Schedule,
-    begins_run,
 )
 
 MOST_PROCESS_GROUPS = 32

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.ragged import offsets_of
+from packer_cli.format.ragged import begins_run, offsets_of
 from packer_cli.plan.core.csr import select_packs
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, as_ids, begins_run
+from packer_cli.plan.core.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, as_ids
 
 _ROW_MULTIPLE = 128
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from packer_cli.format.constants import Lockstep, Mask
 from packer_cli.format.layout import Layout
+from packer_cli.format.ragged import begins_run
 from packer_cli.plan.core.groups import UNLIMITED, Group
 
 Int8Array = NDArray[np.int8]
@@ -34,15 +35,6 @@ def as_ids(values: NDArray[np.integer]) -> Int32Array:
     """Convert numbers of pieces, packs or iterations to the type of kernels (int32[n]); the same array if it has that
     type."""
     return np.asarray(values, dtype=np.int32)
-
-
-def begins_run(*keys: NDArray[Any]) -> BoolArray:
-    """Whether a place (bool[n]) is the first, or differs from the one before in a key ([n] each). O(n)."""
-    begins = np.ones(len(keys[0]), dtype=np.bool_)
-    begins[1:] = keys[0][1:] != keys[0][:-1]
-    for key in keys[1:]:
-        begins[1:] |= key[1:] != key[:-1]
-    return begins
 
 
 def blocks_of(offsets: Int64Array, size: int) -> Iterator[slice]:

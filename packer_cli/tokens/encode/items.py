@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.ragged import common_prefix, take_samples
 from packer_cli.corpus.types import Document, TokenBatch
 from packer_cli.format.constants import ITEM_VALUES
-from packer_cli.format.ragged import expand, owners
+from packer_cli.format.ragged import begins_run, expand, owners
 from packer_cli.format.trees import GROUP, PAIR, PAIR_ROLES, SAMPLE, TURNS
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
 
@@ -67,10 +67,7 @@ def with_items(encoded: EncodedBatch, documents: Mapping[int, Document]) -> Enco
     is_branch = np.isin(lines, np.fromiter(documents, dtype=np.int64, count=len(documents)))
     if not is_branch.any():
         return encoded
-    begins = ~is_branch
-    begins[0] = True
-    begins[1:] |= lines[1:] != lines[:-1]
-    starts = np.flatnonzero(begins)
+    starts = np.flatnonzero(~is_branch | begins_run(lines))
     offsets = np.append(starts, len(lines))
     roles = np.arange(len(lines)) - np.repeat(starts, np.diff(offsets))
     kinds = np.full(len(starts), SAMPLE, dtype=np.int8)
