@@ -7,7 +7,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -213,7 +213,7 @@ def require_span(slice_: CorpusSlice) -> None:
             raise changed(path)
 
 
-class Blocks:
+class Blocks(AbstractContextManager["Blocks"]):
     """Reads a file, or a byte range of a plain one, from front to back, decompressing as it goes.
 
     After `read` has returned nothing, `broken` says why the data ended early ("" when it did not).
@@ -252,9 +252,6 @@ class Blocks:
         if file.compression != "none":
             window_log = min(max(MAX_ZSTD_WINDOW, max_record_bytes).bit_length() - 1, 31)
             self._inflated = self._inflate(file.compression, window_log)
-
-    def __enter__(self) -> Blocks:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

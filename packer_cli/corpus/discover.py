@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, lru_cache
 from heapq import heappop, heappush
+from pathlib import PurePosixPath
 from typing import Any
 
 from packer_cli.corpus.blocks import Blocks, DamagedFileError, readable, unreadable, with_checksums
@@ -298,13 +299,9 @@ def _is_within(path: str, folder: str | None) -> bool:
     return folder is not None and (real == folder or real.startswith(os.path.join(folder, "")))
 
 
-def _folders_of(path: str) -> Iterator[str]:
-    """Yield the folders on the way to a file, as far as its path names them."""
-    while folder := os.path.dirname(path):
-        if folder == path:
-            return
-        yield folder
-        path = folder
+def _folders_of(path: str) -> list[str]:
+    """List the folders on the way to a file, as far as its path names them."""
+    return [*map(str, PurePosixPath(path).parents)][:-1]
 
 
 def _once(paths: Sequence[str], *, links: bool = True) -> list[int]:

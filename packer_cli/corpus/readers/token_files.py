@@ -29,7 +29,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from io import BufferedReader
 from itertools import pairwise
@@ -48,7 +48,7 @@ BATCH_TOKENS = 1 << 20
 """Tokens a batch, unless a document holds more: enough for the arrays' fixed costs, few enough for the cache."""
 
 
-class NumberFile:
+class NumberFile(AbstractContextManager["NumberFile"]):
     """A file of numbers.
 
     Args:
@@ -63,9 +63,6 @@ class NumberFile:
         with readable(path, OSError):
             self._file = BufferedReader(open_file(CorpusFile(0, path, "flat")))
             self.num_bytes = self._file.seek(0, os.SEEK_END)
-
-    def __enter__(self) -> NumberFile:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
