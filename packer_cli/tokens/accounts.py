@@ -47,7 +47,8 @@ def reasons_of(files: Iterable[PartFile]) -> tuple[ReasonCount, ...]:
     return tuple(ReasonCount(reason=reason, records=number) for reason, number in most_frequent(kinds).items())
 
 
-_SUMMED = ("num_samples", "num_rejected", "num_without_loss", "num_tokens", "num_loss_tokens")
+SUMMED = ("num_samples", "num_rejected", "num_without_loss", "num_tokens", "num_loss_tokens")
+"""Figures of a part, or of a file, that are the sums of those of its slices."""
 
 
 def files_of(index: StoreIndex, first: int = 0) -> list[PartFile]:
@@ -64,7 +65,7 @@ def _summed(slices: list[PartFile]) -> PartFile:
         kinds.update(file.reasons)
     return replace(
         slices[0],
-        **{name: sum(getattr(file, name) for file in slices) for name in _SUMMED},
+        **{name: sum(getattr(file, name) for file in slices) for name in SUMMED},
         reasons=dict(kinds),
         lost_bytes=min(slices[0].num_bytes, sum(file.lost_bytes for file in slices)),
         unreadable=next((file.unreadable for file in slices if file.unreadable), ""),

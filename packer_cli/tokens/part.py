@@ -25,7 +25,7 @@ from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
-from packer_cli.tokens.accounts import kind_of, most_frequent
+from packer_cli.tokens.accounts import SUMMED, kind_of, most_frequent
 from packer_cli.tokens.ahead import NamedTokenizer
 from packer_cli.tokens.index import STORE_VERSION, PartFile, PartInfo, StoreIndex, part_name, rejects_name
 from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, read_slices
@@ -307,13 +307,11 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
         path=name,
         fingerprint=task.fingerprint,
         files=files,
-        **writer.totals,
+        **{name: sum(getattr(file, name) for file in files) for name in SUMMED},
         loss_weight=writer.loss_weight,
         kinds=writer.kinds,
         num_branches=writer.num_branches,
         num_flat_tokens=writer.num_flat_tokens,
-        num_rejected=sum(file.num_rejected for file in files),
-        num_without_loss=sum(file.num_without_loss for file in files),
         **figures,
         shapes=dict(sorted(shapes.items())),
         unused=dict(sorted((reader.unused + encoder.unused).items())),

@@ -80,11 +80,6 @@ class PartWriter:
         """Number of items of each kind; empty without trees."""
         return {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
 
-    @property
-    def totals(self) -> dict[str, int]:
-        """Samples, tokens and loss tokens of the part, as `PartInfo` names them."""
-        return dict(zip(FIGURES, self.of_slices.sum(axis=0).tolist(), strict=True))
-
     def write(self, samples: TokenBatch, items: Items | None = None) -> None:
         """Append samples; `lines` are their keys, see `packer_cli.tokens.input_slices`, and rise from call to call.
 

@@ -17,7 +17,12 @@ from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.index import PartFile, PartInfo, StoreIndex
 from packer_cli.tokens.store import TokenStore, open_store
-from packer_cli.tokens.writer import LateColumnsError, PartWriter
+from packer_cli.tokens.writer import FIGURES, LateColumnsError, PartWriter
+
+
+def totals(writer: PartWriter) -> dict[str, int]:
+    """Samples, tokens and loss tokens of a part, as `PartInfo` names them."""
+    return dict(zip(FIGURES, writer.of_slices.sum(axis=0).tolist(), strict=True))
 
 
 @dataclass
@@ -85,8 +90,8 @@ def make_item_store(
             PartInfo(
                 path=name, fingerprint=str(number),
                 files=(PartFile(path=f"file-{number}", source=0, fingerprint="", num_bytes=0, num_rejected=0,
-                                **writer.totals),),
-                **writer.totals, kinds=writer.kinds,
+                                **totals(writer)),),
+                **totals(writer), kinds=writer.kinds,
                 num_branches=writer.num_branches, num_flat_tokens=writer.num_flat_tokens,
                 loss_weight=writer.loss_weight,
                 num_rejected=0, num_without_loss=0, num_with_special=0, num_open=0, shapes={},

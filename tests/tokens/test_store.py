@@ -30,6 +30,7 @@ from packer_cli.tokens.store import open_store
 from packer_cli.tokens.writer import PartWriter
 from packer_cli.version import __version__
 from tests.naive import loss_spans as naive
+from tests.tokens.item_stores import totals
 
 
 def encoded(samples, first_line=1):
@@ -75,7 +76,7 @@ def make_store(folder, parts, vocab_size=100):
             PartInfo(
                 path=name, fingerprint=str(number),
                 files=files_of(number, [sum(map(len, batches[:1])), sum(map(len, batches[1:]))]),
-                **writer.totals, loss_weight=writer.loss_weight,
+                **totals(writer), loss_weight=writer.loss_weight,
                 num_branches=writer.num_branches, num_flat_tokens=writer.num_flat_tokens,
                 num_rejected=0, num_without_loss=0, num_with_special=0, num_open=0, shapes={},
                 num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",

@@ -11,6 +11,7 @@ from packer_cli.format.loss_spans import find_wrong_row, mask_to_spans, spans_to
 from packer_cli.tokens import writer
 from tests.naive import loss_spans as naive
 from tests.tokens.helpers import CHATS, encode, encoder_of, rows, turns
+from tests.tokens.item_stores import totals
 from tests.tokens.test_store import encoded
 
 WEIGHTS = [0.5, 1.0, 2.5]
@@ -120,7 +121,7 @@ def test_weights_that_come_late_begin_a_part_again(monkeypatch, tmp_path):
             for batch in some:
                 part.write(batch)
             part.close()
-        written.append((part.totals["num_loss_tokens"], part.loss_weight))
+        written.append((totals(part)["num_loss_tokens"], part.loss_weight))
     assert written == [(4, 3.5)] * 2
 
 
