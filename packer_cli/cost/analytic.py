@@ -146,12 +146,10 @@ def analytic_model(
         shard_gpus: those that share weights, gradients and optimizer (HSDP); None for all (FSDP, ZeRO-3).
 
     Raises:
-        ConfigError: fewer than one GPU, or so little memory that not even the weights fit.
+        ConfigError: so little memory that not even the weights fit.
 
     Price: microseconds.
     """
-    if num_gpus < 1:
-        raise ConfigError(f"the number of GPUs must be at least 1, got {num_gpus}")
     size = shard_gpus or num_gpus
     memory = replace(_memory(shape, gpu, size, assumptions), num_gpus=num_gpus)
     if memory.constant >= memory.limit:
