@@ -11,7 +11,7 @@ from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import cell, table_of
 
 if TYPE_CHECKING:
-    from packer_cli.commands.versions import ListedVersion, Versions
+    from packer_cli.commands.versions import Versions
 
 
 @as_command()
@@ -40,9 +40,6 @@ def print_versions(found: Versions) -> None:
     if print_json(found):
         return
 
-    def describe(each: ListedVersion) -> str:
-        return "; ".join(each.changed) or "-"
-
     columns = {
         "version": lambda each: f"{each.number}{' *' if each.is_current else ''}",
         "time": lambda each: each.time[:16].replace("T", " "),
@@ -51,7 +48,7 @@ def print_versions(found: Versions) -> None:
         "tokens": lambda each: f"{each.tokens:,}",
         "GPUs": lambda each: f"{each.num_gpus:,}",
         "size": lambda each: cell(each.num_bytes, format_bytes, "removed"),
-        "changed": describe,
+        "changed": lambda each: "; ".join(each.changed) or "-",
     }
     print_tables(table_of(f"Versions of {found.output}", found.versions, columns, "* the current version"))
     names = [f"{found.output}@{each.number}" for each in found.versions if each.is_current]
