@@ -12,7 +12,6 @@ from packer_cli.compare.outcome import PlanSimulation, savings
 from packer_cli.config import GpuConfig, TrainConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer
 from packer_cli.config.gpu_model import most_positions
-from packer_cli.config.resolve import build
 from packer_cli.engine.progress import warn
 from packer_cli.errors import UsageError
 from packer_cli.format.constants import PLAN_NAME, REJECTED_NAME, VALIDATION
@@ -170,6 +169,6 @@ def _warn_of_positions(planned: Plan, config: GpuConfig) -> None:
 
 def _warn_of_trainer(planned: Plan, config: GpuConfig) -> None:
     """Warn of a plan that the named trainer cannot run."""
-    lacks = asked_of_trainer(build(planned.config).request) - config.abilities if config.trainer else ()
+    lacks = asked_of_trainer(planned.request) - config.abilities if config.trainer else ()
     if lacks:
         warn(f"--trainer {config.trainer} cannot {', or '.join(ABILITIES[each] for each in sorted(lacks))}")

@@ -15,6 +15,7 @@ from packer_cli.commands.plan import Plan, read_planned
 from packer_cli.commands.samples import look_at
 from packer_cli.compare.outcome import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate
+from packer_cli.config.fields import asked_of_trainer
 from packer_cli.config.gpu_model import PREDICTION, load_gpu_model
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError
@@ -114,9 +115,8 @@ def simulate_plan(plan: Plan, config: GpuConfig, rules: TrainConfig) -> tuple[Si
     arrays, of_plan = plan.arrays, plan.config
     model = load_gpu_model(config, arrays.num_gpus, PREDICTION, of_plan.lockstep)
     simulator = Simulator(model=model, rules=rules)
-    return simulator, plan_simulation(
-        arrays, simulator, plan.baseline, plan.padded, config=of_plan, trainer=config.trainer
-    )
+    able = config.abilities | asked_of_trainer(plan.request)
+    return simulator, plan_simulation(arrays, simulator, plan.baseline, plan.padded, of_plan, able)
 
 
 def _planned(plan: Plan | PackedSet | Inputs, options: Mapping[str, Any]) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 from packer_cli.compare.row_process import RowFigures, candidates, fastest, groups_and_degrees, layout_key
 from packer_cli.compare.rows import Row
 from packer_cli.config import PlanConfig, PlannedConfig, validate
-from packer_cli.config.fields import abilities, asked_of_trainer
-from packer_cli.config.resolve import build, resolve, without_effect
+from packer_cli.config.fields import asked_of_trainer
+from packer_cli.config.resolve import resolve, without_effect
 from packer_cli.engine.local import Failed
 from packer_cli.format.metrics import GroupMetrics, OverallMetrics
 from packer_cli.format.records import Hidden, in_json
@@ -64,10 +64,9 @@ def plan_simulation(
     plan: Plan,
     simulator: Simulator,
     naive: Baseline,
-    padded: Plan | None = None,
-    *,
+    padded: Plan | None,
     config: PlannedConfig,
-    trainer: str | None,
+    able: Iterable[str],
 ) -> PlanSimulation:
     """Predict a plan's epoch, that of its baseline, of naive packing at its best, and of padded batches.
 
@@ -77,14 +76,14 @@ def plan_simulation(
         naive: what `baseline_of` makes.
         padded: what `padded_baseline` makes; None leaves it out.
         config: the plan's options.
-        trainer: as in `GpuConfig`; it can run what the plan asks for.
+        able: abilities of the trainer, among them those that the plan asks for.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
     """
     figures = simulator.figures(plan)
     baseline = NamedFigures(name=naive.name, **vars(simulator.figures(naive.plan).overall))
-    best = _naive_at_best(plan, config, simulator, trainer)
+    best = _naive_at_best(plan, config, simulator, able)
     return PlanSimulation(
         **vars(figures),
         predicted_with=simulator.model.origin,
@@ -96,9 +95,8 @@ def plan_simulation(
     )
 
 
-def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, trainer: str | None) -> NamedFigures:
+def _naive_at_best(plan: Plan, config: PlannedConfig, simulator: Simulator, able: Iterable[str]) -> NamedFigures:
     longest = plan.groups[-1]
-    able = abilities(trainer) | asked_of_trainer(build(config).request)
     given = {
         **{name: getattr(config, name) for name in _OF_NAIVE}, "strategy": BASELINE, "gpus": plan.num_gpus,
         "groups": [Group(capacity=longest.capacity)], "align": longest.align, "trainer": ",".join(sorted(able)),

@@ -111,12 +111,6 @@ def read_trainer(value: str) -> str:
     return value
 
 
-def abilities(trainer: str | None) -> frozenset[str]:
-    """Return the abilities that `--trainer` names."""
-    words = (trainer or USUAL).split(",")
-    return frozenset().union(*(TRAINERS.get(word, {word}) for word in words))
-
-
 def asked_of_trainer(request: PlanRequest) -> frozenset[str]:
     """Find the abilities without which a trainer cannot run a plan."""
     layouts = {group.layout._replace(vpp=1) for group in request.groups}
@@ -174,7 +168,8 @@ class GpuConfig(Model):
     @property
     def abilities(self) -> frozenset[str]:
         """Abilities of the trainer, see docs/trainers.md."""
-        return abilities(self.trainer)
+        words = (self.trainer or USUAL).split(",")
+        return frozenset().union(*(TRAINERS.get(word, {word}) for word in words))
 
     @property
     def has_gpu_model(self) -> bool:

@@ -12,8 +12,8 @@ import pytest
 import packer_cli
 from packer_cli.cli.main import main
 from packer_cli.commands.compare import _draws
-from packer_cli.config import PlanConfig, RepeatConfig, validate
-from packer_cli.config.fields import ABILITIES, TRAINERS, abilities, asked_of_trainer
+from packer_cli.config import GpuConfig, PlanConfig, RepeatConfig, validate
+from packer_cli.config.fields import ABILITIES, TRAINERS, asked_of_trainer
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.resolve import load_model
 from packer_cli.errors import ConfigError
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_marked_and_never_advised(models, lengths):
 )
 def test_only_what_the_trainer_can_run_is_advised(models, lengths, trainer):
     result, rows = compared(lengths, "all", trainer=trainer, **models["8b"])
-    can = abilities(trainer) | asked_of_trainer(rows["balanced"].request)
+    can = validate(GpuConfig, {"trainer": trainer}).abilities | asked_of_trainer(rows["balanced"].request)
     assert asked_of_trainer(result.best.request) <= can
     faster = [row for row in rows.values() if row.lacks and seconds(row) < 0.98 * seconds(result.best)]
     if any(row.is_eligible for row in faster):
@@ -177,9 +177,9 @@ def peer(lengths, models):
 
 
 def test_what_a_trainer_can_run():
-    assert abilities(None) == TRAINERS["transformers"]
-    assert abilities("megatron,sp") == TRAINERS["megatron"] | {"sp"}
-    assert abilities("any") == set(ABILITIES)
+    assert GpuConfig().abilities == TRAINERS["transformers"]
+    assert GpuConfig(trainer="megatron,sp").abilities == TRAINERS["megatron"] | {"sp"}
+    assert GpuConfig(trainer="any").abilities == set(ABILITIES)
     with pytest.raises(ConfigError, match=r"--trainer: 'megatrom' is no trainer .*did you mean 'megatron'"):
         validate(PlanConfig, {"groups": "1k", "gpus": 1, "trainer": "megatrom"})
 
