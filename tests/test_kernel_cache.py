@@ -77,10 +77,12 @@ def test_a_place_of_the_user_that_cannot_be_written_to(home: dict[str, str], tmp
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_numba_may_have_been_imported_before(home: dict[str, str], tmp_path: Path) -> None:
     assert len(run("import numba\n" + PACK, home, tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_a_place_of_the_user_is_taken(home: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     own, workers = run(PACK, home | {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}, tmp_path)
@@ -93,6 +95,7 @@ def test_a_place_of_the_user_is_taken(home: dict[str, str], tmp_path: Path) -> N
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_kernel_is_not_kept_longer_than_those_it_calls(home: dict[str, str], tmp_path: Path) -> None:
     caller = tmp_path / "code/packer_cli/plan/caller.py"
     caller.write_text(

@@ -153,6 +153,7 @@ def test_a_file_that_is_gone(out, data, tmp_path, name):
     assert shards(keep) == shards(packed(tmp_path / "last", *rest, "data/z.jsonl", "new.jsonl"))
 
 
+@pytest.mark.slow
 def test_large_files_that_are_gone(data, lines, tmp_path, monkeypatch):
     """Each of several slices has a part of its own; of two copies, too."""
     for name in ("big1", "big2"):

@@ -123,6 +123,7 @@ def test_a_plan_elsewhere_goes_on_where_it_was_killed(packed, tmp_path):
     assert read_manifest(other / before.folder) == replace(before, folder=None)
 
 
+@pytest.mark.slow
 def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
     other = tmp_path / "other"
     words = ["plan", str(packed), "--gpus", "8", "--output", str(other), "--overflow", "drop", "--groups"]

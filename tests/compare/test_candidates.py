@@ -116,22 +116,28 @@ def test_only_what_the_trainer_can_run_is_advised(models, lengths, trainer):
         assert "with a trainer that can" in result.advice
 
 
-def test_the_next_command_packs_as_printed(models, lengths, tmp_path):
+@pytest.mark.parametrize(
+    ("strategy", "trainer"),
+    [
+        ("naive", "megatron"),
+        *(pytest.param(each, "any", marks=pytest.mark.slow) for each in ("flexsp:all", "megatron", "wlb")),
+    ],
+)
+def test_the_next_command_packs_as_printed(models, lengths, tmp_path, strategy, trainer):
     np.save(tmp_path / "lengths.npy", lengths)
     given = ["--gpus", str(GPUS), "--global-tokens", "2M", "--model", models["8b"]["model"], "--gpu", "h100"]
-    for strategies, trainer in (("naive", "megatron"), ("flexsp:all", "any"), ("megatron", "any"), ("wlb", "any")):
-        asked = [tmp_path / "lengths.npy", "--groups", "8k:1,64k:8", *given, "--trainer", trainer]
-        done = run(main, "compare", *asked, "--strategies", strategies, "--json")
-        assert done.code == 0, (strategies, done.stderr)
-        row = json.loads(done.stdout)["rows"][0]
-        done = run(main, "compare", *asked, "--strategies", strategies)
-        changes = done.stdout.rstrip().rpartition("same options and ")[2].split(", without")[0].split()
-        named = dict(zip(changes[::2], changes[1::2], strict=True))
-        options = {name.removeprefix("--").replace("-", "_"): value for name, value in named.items()}
-        usual = {"groups": "8k:1,64k:8", "gpus": GPUS, **STEPS, **models["8b"]}
-        plan = packer_cli.plan(lengths, **{**usual, **options})
-        again = packer_cli.simulate(plan, **models["8b"])
-        assert again.overall.seconds == pytest.approx(row["simulation"]["overall"]["seconds"], rel=1e-6), changes
+    asked = [tmp_path / "lengths.npy", "--groups", "8k:1,64k:8", *given, "--trainer", trainer]
+    done = run(main, "compare", *asked, "--strategies", strategy, "--json")
+    assert done.code == 0, (strategy, done.stderr)
+    row = json.loads(done.stdout)["rows"][0]
+    done = run(main, "compare", *asked, "--strategies", strategy)
+    changes = done.stdout.rstrip().rpartition("same options and ")[2].split(", without")[0].split()
+    named = dict(zip(changes[::2], changes[1::2], strict=True))
+    options = {name.removeprefix("--").replace("-", "_"): value for name, value in named.items()}
+    usual = {"groups": "8k:1,64k:8", "gpus": GPUS, **STEPS, **models["8b"]}
+    plan = packer_cli.plan(lengths, **{**usual, **options})
+    again = packer_cli.simulate(plan, **models["8b"])
+    assert again.overall.seconds == pytest.approx(row["simulation"]["overall"]["seconds"], rel=1e-6), changes
 
 
 @pytest.mark.slow  # `hydraulis` and `megatron` below choose, too.
@@ -195,6 +201,7 @@ def test_a_model_is_loaded_as_its_replicas_meet(models):
     assert (shards.shard_gpus, shards.num_gpus) == (4, 8)
 
 
+@pytest.mark.slow
 def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
     """Every row that can run so does, and the plan alone takes as long."""
     options = {"lockstep": "8", **models["8b"]}
@@ -232,6 +239,7 @@ def test_gpus_that_share_weights_hold_whole_replicas(models, lengths):
         validate(PlanConfig, {"groups": "1k", "gpus": 8, "lockstep": "half"})
 
 
+@pytest.mark.slow
 def test_a_strategy_that_the_chosen_layout_rules_out_is_left_out(models, lengths):
     """Named as it is; only groups that are named, too, make that an error."""
     options = {"gpus": 64, "trainer": "megatron", **STEPS, **models["70b"]}
@@ -242,6 +250,7 @@ def test_a_strategy_that_the_chosen_layout_rules_out_is_left_out(models, lengths
         packer_cli.compare(lengths, strategies="balanced,bytescale", groups="64k", parallel="pp=4", **options)
 
 
+@pytest.mark.slow
 def test_a_few_samples_run_where_their_plans_are_fastest(models):
     """Most GPUs stay idle in most layouts, which no estimate knows."""
     few = np.array([500, 3000, 30_000, 9000, 900, 1200], dtype=np.int32)
@@ -258,8 +267,8 @@ def test_a_few_samples_run_where_their_plans_are_fastest(models):
     [
         ("balanced", None),
         ("hydraulis", None),
-        ("hydraulis", "tp=2"),
-        ("megatron", None),
+        pytest.param("hydraulis", "tp=2", marks=pytest.mark.slow),
+        pytest.param("megatron", None, marks=pytest.mark.slow),
         ("megatron", "tp=2"),
         pytest.param("balanced", "tp=2", marks=pytest.mark.slow),
         pytest.param("dp-balanced", None, marks=pytest.mark.slow),

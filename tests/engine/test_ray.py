@@ -179,6 +179,7 @@ def corpus(repo, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_ray_changes_no_byte(address, corpus, repo, tmp_path):
     words = ["pack", corpus, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "1k:1,8k:4"]
     words += ["--gpus", "8", "--shard-size", "256KiB", "--output"]

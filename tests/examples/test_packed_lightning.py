@@ -149,6 +149,7 @@ def test_any_checkpoint_goes_on_where_it_was_saved(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_on_a_rebalanced_set(
     launcher: Launcher, pack: Callable[..., Path], model_folder: Path, unlike_epochs: Path, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_two_processes_with_unlike_numbers_of_pairs_train_as_one(run_ways: Run, 
     assert_same(run_ways("packed", *UNLIKE, num_ranks=2), stock)
 
 
+@pytest.mark.slow
 def test_two_processes_that_share_the_weights_train_as_one(run_ways: Run, stock: Any) -> None:
     """By FSDP2, the reference model, too."""
     assert_same(run_ways("sharded", *SHARDED, num_ranks=2), stock)
@@ -197,6 +198,7 @@ def test_sets_that_do_not_fit_are_refused(make: Make, pack: Callable[..., Path])
         make(dataset=shared)
 
 
+@pytest.mark.slow
 def test_a_reference_that_a_set_lacks_runs_once(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

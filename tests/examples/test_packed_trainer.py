@@ -46,7 +46,7 @@ def mean_loss(packed_set: Path, model: Any, num_steps: int = EPOCH) -> float:
     return total / count
 
 
-@pytest.mark.parametrize("way", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow), "fsdp-once"])
+@pytest.mark.parametrize("way", ["ddp", *(pytest.param(way, marks=pytest.mark.slow) for way in ("fsdp", "fsdp-once"))])
 def test_epochs_and_evaluation_are_those_of_one_process(
     launcher: Launcher, pack: Callable[..., Path], model_folder: Path, tmp_path: Path, way: str
 ) -> None:
@@ -73,6 +73,7 @@ def test_epochs_and_evaluation_are_those_of_one_process(
         assert float(found) == pytest.approx(mean_loss(packed_set, model), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_another_number_of_processes(
     launcher: Launcher, pack: Callable[..., Path], model_folder: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def make(pack: Callable[..., Path], model_folder: Path, tmp_path: Path) -> Calla
 Make = Callable[..., tuple[Any, Record]]
 
 
+@pytest.mark.slow
 def test_measured_steps_stand_beside_predicted_ones(pack: Callable[..., Path], make: Make, repo: Path) -> None:
     packed_set = pack(OWN_GPU, 1, "--model", str(repo / "examples/sample/model"), "--gpu", "h100:memory=800GiB")
     trainer, record = make(packed_set, max_steps=EPOCH, logging_steps=2)
@@ -172,6 +174,7 @@ def test_training_twice_runs_the_data_twice(pack: Callable[..., Path], make: Mak
     assert trainer.state.num_input_tokens_seen == tokens
 
 
+@pytest.mark.slow
 def test_epochs_of_unlike_lengths_and_every_resume_count_the_steps_of_the_plan(
     pack: Callable[..., Path], make: Make, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def pipelines_of(packed: Path) -> list[list[tuple[int, int, int]]]:
     return [steps[step] for step in sorted(steps)]
 
 
+@pytest.mark.slow
 def test_pipelines_of_a_wlb_plan(train: Any, stages: Any, corpus: Path, tmp_path: Path) -> None:
     """Two replicas of two stages; what each GPU holds is its stage alone."""
     packed = pack(corpus, tmp_path / "set", "--strategy", "wlb", "--groups", "1k:1", "--parallel", "pp=2", "--gpus", 4)

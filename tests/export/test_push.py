@@ -8,7 +8,6 @@ import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from importlib.util import find_spec
 from multiprocessing import get_context
 
 import pytest
@@ -120,6 +119,13 @@ def card_of(hub, name):
     return yaml.safe_load(head), text
 
 
+@pytest.mark.slow
+def test_what_was_pushed_is_trained(hub, folder, hbpack):
+    pytest.importorskip("accelerate")
+    hbpack("export", "SET", "--push-to-hub", "set")
+    hbpack("python", TRAIN)
+
+
 def test_what_was_pushed_is_read(hub, folder, hbpack):
     done = hbpack("export", "SET", "--push-to-hub", "set", "--license", "apache-2.0")
     assert 'Pushed SET to user/set. Next: train with train_dataset="hf://datasets/user/set"\n' in done.stdout
@@ -152,8 +158,6 @@ def test_what_was_pushed_is_read(hub, folder, hbpack):
     assert head == {"tags": ["hbpack"], "configs": [{"config_name": "default", "data_files": "data-*.arrow"}]}
     assert "No licence was named" in text
     hbpack("python", READ)
-    if find_spec("accelerate"):
-        hbpack("python", TRAIN)
     assert "is sound: " in hbpack("verify", "hf://datasets/user/set").stdout
 
     # A revision stays what it was, what a user added stays, and nothing of the old set is left.

@@ -43,6 +43,7 @@ def test_torchs_own_attention_has_sliding_windows():
     assert abs(one_by_one(make(MistralConfig, sliding_window=5), make_batch()) / wanted - 1) > 1e-4
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_compiled_twice_for_all_rows_and_degrees(monkeypatch):
     """Once for the first length, once for all others; the exchange between ranks stays outside."""
     exchanged = []
@@ -95,11 +96,12 @@ def test_the_mask_of_flex_attention_is_that_of_every_pair(sizes, window):
 @pytest.mark.parametrize(
     ("config", "options"),
     [
-        pytest.param(LlamaConfig, {}, marks=pytest.mark.slow),  # As every other layer of Gemma2.
-        pytest.param(MistralConfig, {"sliding_window": 6}, marks=pytest.mark.slow),  # As in every other layer of:
+        (LlamaConfig, {}),  # As every other layer of Gemma2.
+        (MistralConfig, {"sliding_window": 6}),  # As in every other layer of:
         (Gemma2Config, {"attn_logit_softcapping": 5.0, "sliding_window": 6, "final_logit_softcapping": 3.0}),
     ],
 )
+@pytest.mark.slow
 def test_flex_attention_has_the_loss_of_samples_one_by_one(monkeypatch, config, options):
     """Forward and not compiled, which is all of it that torch has on CPUs."""
     plain = lambda q, k, v, training=False, **others: flex_attention.flex_attention(q, k, v, **others)  # noqa: E731

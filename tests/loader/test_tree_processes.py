@@ -59,7 +59,7 @@ def one_by_one(kind: str, iterations: list[list[tuple[Items | None, int]]]) -> d
 
 
 @pytest.mark.parametrize("kind", tree_worker.LOOPS)
-@pytest.mark.parametrize("num_ranks", STEPS)
+@pytest.mark.parametrize("num_ranks", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_train_as_sample_by_sample(kind: str, num_ranks: int, tmp_path: Path) -> None:
     expected = tmp_path / "expected.pt"
     steps = [[(turns if kind == "sft" and items else items, degree) for items, degree in each]

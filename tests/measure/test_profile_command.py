@@ -64,6 +64,7 @@ def test_pieces_with_fewer_keys_than_queries_are_refused(tmp_path, repo):
     assert str(error.value) == f"{str(file)!r} is not a profile: {rule}; make one with hbpack profile"
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_is_recorded(config, tmp_path, monkeypatch):
     from packer_cli.measure import subject
 

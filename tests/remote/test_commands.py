@@ -146,6 +146,7 @@ def test_stages_and_mixed_places(
     assert all(written[name] == planned[name] for name in shards)
 
 
+@pytest.mark.slow
 def test_a_validation_set_follows_on_s3(
     s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], hbpack: Any, tmp_path: Path
 ) -> None:
@@ -299,6 +300,7 @@ def test_megatron_files_are_joined(
     assert tree(killed) == wanted
 
 
+@pytest.mark.slow
 def test_a_list_of_objects(
     repo: Path, corpus: Path, bucket: RemotePath, hbpack: Callable[..., Done], tmp_path: Path
 ) -> None:

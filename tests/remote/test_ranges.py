@@ -169,6 +169,7 @@ def test_ranges_come_through_faults(s3: S3Server, bucket: RemotePath) -> None:
         bucket.read_ranges([("a", 0, 3), ("none", 0, 3)])
 
 
+@pytest.mark.slow
 def test_commands_read_no_more_of_a_store_than_they_need(
     s3: S3Server, bucket: RemotePath, hbpack: Callable[..., Done], repo: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -117,7 +117,7 @@ def pieces(draw, items):
 
 
 @given(parts=stores().filter(lambda parts: any(not i.is_plain for p in parts for b in p for i in b)), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_pieces_are_cut_branches(tmp_path_factory, parts, data):
     store = make_item_store(tmp_path_factory.mktemp("store"), parts)
     items = [item for part in parts for batch in part for item in batch]

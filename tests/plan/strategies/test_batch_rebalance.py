@@ -16,6 +16,7 @@ from packer_cli.plan.strategies.by_group.batch_rebalance import balanced_counts
 from tests.plan.test_build import whole
 
 
+@pytest.mark.slow
 @given(
     lengths=st.lists(st.integers(1, 3000), min_size=1, max_size=90),
     num_ranks=st.integers(1, 6),

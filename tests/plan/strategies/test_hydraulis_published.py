@@ -41,6 +41,7 @@ def published(falling, kinds, costs, restarts=50):
     return plan_step(Step(np.array(falling), np.array(kinds), costs.arrays), restarts, rng_state(0), deal_as_printed)
 
 
+@pytest.mark.slow
 def test_one_pipeline_and_empty_pipelines_are_planned():
     costs = fitted_costs([(8, 1), (2, 1)])
     alone = published([5_000, 900, 900], [1], costs)
@@ -100,6 +101,7 @@ def test_no_layout_divides_an_odd_number_of_gpus():
     )
 
 
+@pytest.mark.slow
 def test_what_is_published_takes_longer_than_the_search():
     lengths, costs = mix(1_500), fitted_costs()
     of = {

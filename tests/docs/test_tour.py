@@ -6,8 +6,10 @@ import shutil
 
 import nbclient
 import nbformat
+import pytest
 
 
+@pytest.mark.slow
 def test_the_tour(repo, tmp_path):
     notebook = nbformat.read(repo / "examples" / "tour.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "clear the outputs before you commit"
