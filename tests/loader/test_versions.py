@@ -301,7 +301,7 @@ def test_without_a_run_the_current_version_is_read(out: Path) -> None:
     assert Path(PackedDataset(out, 0, 2).folder) == home(out)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_ranks_read_one_version_while_others_are_made(out: Path, rounds: int) -> None:
     """A round of commands makes two versions; two rounds at most overlap with one of the ranks'."""
     store = out.parent / "store"
@@ -323,4 +323,4 @@ def test_ranks_read_one_version_while_others_are_made(out: Path, rounds: int) ->
         store.with_suffix(".end").touch()
         reading.result()
     assert rounds_of_ranks()[1] > 1
-    assert len([*out.glob("[0-9a-f]" * 32)]) == min(5, 1 + 2 * rounds)
+    assert len([*out.glob("[0-9a-f]" * 32)]) == 5
