@@ -33,8 +33,7 @@ from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import paths_below
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.tokens.changes import changed
-from packer_cli.tokens.choices import choices
+from packer_cli.tokens.choices import changed, choices
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.known_inputs import KnownInputs, KnownSlice
