@@ -254,8 +254,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumns) -> PartInfo:
-    from packer_cli.tokens.encode.items import EQUAL, num_equal_pairs
-    from packer_cli.tokens.without_loss import drop_without_loss
+    from packer_cli.tokens.encode.items import EQUAL, drop_without_loss, num_equal_pairs
 
     reader = _reader(task)
     encoder.start_part()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.tokens.without_loss import REASON
+from packer_cli.tokens.encode.items import REASON
 from tests.cli.conftest import rejected
 from tests.reference import home, read_packs
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
+from packer_cli.tokens.encode.items import LEFT_OUT, REASON, drop_without_loss
 from packer_cli.tokens.encode.rows import EncodedBatch, Items
-from packer_cli.tokens.without_loss import LEFT_OUT, REASON, drop_without_loss
 from tests.tokens.helpers import CHATS, encode, encoder_of, rows, tokens
 from tests.tokens.item_stores import Item, batch_of
 from tests.tokens.test_store import encoded

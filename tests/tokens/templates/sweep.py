@@ -26,8 +26,8 @@ from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import Document, DocumentBatch, Reject
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
+from packer_cli.tokens.encode.items import drop_without_loss
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
-from packer_cli.tokens.without_loss import drop_without_loss
 from tests.tokens.helpers import encoder_of
 from tests.tokens.templates.conversations import CONVERSATIONS, EQUAL, Conversation
 from tests.tokens.templates.oracle import HEADER, LOST, NO_LOSS, OPEN, OTHERS, TEXT, Bytes, Fault, Oracle
