@@ -151,6 +151,12 @@ class GigatokenBackend:
             ) from None
         self._reference = reference
 
+    @property
+    def pieces(self) -> dict[int, bytes]:
+        """The bytes of each token, in which those of U+2581 may stand for a space."""
+        found: dict[int, bytes] = self._tokenizer.vocab
+        return found
+
     def encode(self, texts: list[str]) -> Lists:
         """Encode texts without adding anything, on one core.
 

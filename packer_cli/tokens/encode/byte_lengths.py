@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +30,6 @@ UNKNOWN_LENGTH = 1 << 30
 """Stands for an unknown number of half bytes; so large that the lengths of the text cannot add up."""
 MARK = "\u2581"
 """SentencePiece's character for a space."""
-_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _SPACES = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACES_AFTER = re.compile(f"[{_SPACES}]*")
 _SPACE = re.compile(f"[{_SPACES}]")
@@ -48,9 +47,9 @@ class ByteLengths:
     Price: 3 ns a token, plus 0.5 us for each token that strips white space.
     """
 
-    def __init__(self, tokenizer: LoadedTokenizer, scheme: _Scheme):
+    def __init__(self, tokenizer: LoadedTokenizer, pieces: Mapping[int, bytes], scheme: _Scheme):
         self._scheme = scheme
-        self._table = _length_table(tokenizer, scheme)
+        self._table = _length_table(tokenizer, pieces, scheme)
         self._ends_stretch = _stretch_ends(tokenizer, scheme)
         self._greedy = _GreedyTokens(tokenizer.config, tokenizer.vocab_size)
 
@@ -115,10 +114,10 @@ class ByteLengths:
         lengths[alone] = np.where(followed, 1, UNKNOWN_LENGTH)
 
 
-def lengths_of(tokenizer: LoadedTokenizer) -> ByteLengths | None:
-    """Return the lengths of a tokenizer's tokens; None if they are not known."""
-    scheme = None if tokenizer.hf.split_special_tokens else _scheme_of(tokenizer.config)
-    return None if scheme is None else ByteLengths(tokenizer, scheme)
+def lengths_of(tokenizer: LoadedTokenizer, pieces: Mapping[int, bytes]) -> ByteLengths | None:
+    """Return the lengths of a tokenizer's tokens, of which these are the bytes; None if they are not known."""
+    scheme = _scheme_of(tokenizer.config)
+    return None if scheme is None else ByteLengths(tokenizer, pieces, scheme)
 
 
 def _byte_spans(
@@ -272,27 +271,13 @@ def _step(part: dict[str, Any]) -> str:
     return "cleans" if drops and part.get("content", " ") in (" ", MARK) else "other"
 
 
-def _length_table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int64]:
+def _length_table(tokenizer: LoadedTokenizer, pieces: Mapping[int, bytes], scheme: _Scheme) -> NDArray[np.int64]:
     """Make the table of each id's half bytes, int64[vocabulary]."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    model = tokenizer.config["model"]
-    vocab: dict[str, int] = model["vocab"]
-    normalizer = tokenizer.hf.backend_tokenizer.normalizer
-    is_byte_level = any(
-        part.get("type") == "ByteLevel" for part in _members_of(tokenizer.config["pre_tokenizer"], "pretokenizers")
-    )
+    model, normalizer = tokenizer.config["model"], tokenizer.hf.backend_tokenizer.normalizer
+    mark = scheme.space.encode()
     table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int64)
-    if is_byte_level:
-        numbers, sizes = (np.fromiter(values, np.int64, len(vocab)) for values in (vocab.values(), map(len, vocab)))
-        of_bytes = np.fromiter(map(set(ByteLevel.alphabet()).issuperset, vocab), np.bool_, len(vocab))
-        table[numbers[of_bytes]] = 2 * sizes[of_bytes]
-    else:
-        for piece, number in vocab.items():
-            table[number] = 2 * _marked_size(piece, scheme)
-            if model.get("byte_fallback") and _BYTE_PIECE.fullmatch(piece):
-                table[number] = 2
-    unknown = vocab.get(model.get("unk_token") or "")
+    table[[*pieces]] = [2 * len(piece.replace(mark, b" ")) for piece in pieces.values()]
+    unknown = model["vocab"].get(model.get("unk_token") or "")
     if unknown is not None:
         table[unknown] = UNKNOWN_LENGTH
     for token in tokenizer.config.get("added_tokens") or []:
@@ -301,14 +286,10 @@ def _length_table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int
             content = normalizer.normalize_str(content)
         elif _is_only_piece(token, scheme):
             continue
-        table[token["id"]] = 2 * _marked_size(content, scheme)
+        table[token["id"]] = 2 * len(content.encode().replace(mark, b" "))
         if token["lstrip"] or token["rstrip"]:
             table[token["id"]] = UNKNOWN_LENGTH
     return table
-
-
-def _marked_size(piece: str, scheme: _Scheme) -> int:
-    return len(piece.replace(MARK, " ").encode() if scheme.space == MARK else piece.encode())
 
 
 def _is_only_piece(token: dict[str, Any], scheme: _Scheme) -> bool:

@@ -187,8 +187,9 @@ class Backends:
 
     @cached_property
     def lengths(self) -> ByteLengths | None:
-        """The bytes of each token, for masks; None if they are not known."""
-        return lengths_of(self.tokenizer)
+        """The bytes of each token, for masks; None if they are not known, as of tokenizers that are not fast."""
+        fast = self.gigatoken
+        return lengths_of(self.tokenizer, fast.pieces) if isinstance(fast, GigatokenBackend) else None
 
     def load(self) -> None:
         """Load everything now."""
