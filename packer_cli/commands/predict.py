@@ -117,7 +117,7 @@ def predict_pack(
         source, num_bytes = stratum.files[0].source_id, stratum.num_bytes
         values = np.sum([[*(getattr(each.part, name) for name in _FIGURES), each.seconds] for each in some], axis=0)
         times = num_bytes / sum(place.num_bytes for place in stratum.places)
-        records = stratum.num_records or values[:2].sum() * num_bytes / sum(place.window for place in stratum.places)
+        records = stratum.count_records(values[:2].sum())
         figures[source] += values * np.repeat([records / max(values[:2].sum(), 1), times], [2, 4])
         parts += [(source, times, each.lengths) for each in some]
     samples, rejected, tokens, loss_tokens, token_bytes, seconds = figures.sum(axis=0).tolist()

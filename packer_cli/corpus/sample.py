@@ -58,6 +58,10 @@ class Stratum(NamedTuple):
         """Size of the files."""
         return sum(file.num_bytes for file in self.files)
 
+    def count_records(self, num_read: int) -> float:
+        """Estimate the records of the files, of which so many were read."""
+        return self.num_records or num_read * self.num_bytes / sum(place.window for place in self.places)
+
 
 def sample_files(files: Iterable[CorpusFile]) -> list[Stratum]:
     """Sample the files of inputs. Raises InputError for a file that cannot be read."""

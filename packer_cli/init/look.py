@@ -112,10 +112,7 @@ class Sampler:
         for stratum in strata:
             first, most = len(look.lengths), max(1, MOST_RECORDS // (len(strata) * len(stratum.places)))
             num_read = sum(self._read(place.slice_, most, look) for place in stratum.places)
-            number = stratum.num_records or num_read * stratum.num_bytes / sum(
-                place.window for place in stratum.places
-            )
-            look.kinds.append((number, look.lengths[first:]))
+            look.kinds.append((stratum.count_records(num_read), look.lengths[first:]))
         return look
 
     def _read(self, slice_: CorpusSlice, most: int, look: Look) -> int:

@@ -196,10 +196,9 @@ def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
     Args:
         lost: see `rejected_files`.
     """
-    num_refused, num_samples = index.total("num_refused"), index.total("num_samples")
-    num_rejected = index.total("num_rejected")
+    num_rejected, num_samples = index.total("num_rejected"), index.total("num_samples")
     num_records = num_samples + num_rejected
-    if not num_samples or not (lost or num_refused > _MANY * num_records):
+    if not num_samples or not (lost or num_rejected - index.total("num_without_loss") > _MANY * num_records):
         return None
     others = f" and {counted(len(lost) - 1, 'other file')}" if len(lost) > 1 else ""
     files = f", among them all of {lost[0]}{others}" if lost else ""

@@ -128,11 +128,6 @@ class PartInfo:
         """File name of its rejected records, if it has any."""
         return rejects_name(self.path)
 
-    @property
-    def num_refused(self) -> int:
-        """Rejected records but for those that carry no loss, which are as they should be."""
-        return self.num_rejected - self.num_without_loss
-
 
 @dataclass(frozen=True, kw_only=True)
 class StoreIndex:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +67,9 @@ def hash_line(line: int) -> int:
     return line * 2654435761 >> 8
 
 
-class CharRanges(NamedTuple):
-    """The chars of its text that each of t tokens covers; tokens that share a char all have its range."""
-
-    starts: NDArray[np.int64]
-    """int64[t]"""
-    ends: NDArray[np.int64]
-    """int64[t]: one past the last char."""
+CharRanges = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""The chars of its text that each of t tokens covers: first, and one past the last, int64[t] each. Tokens that share a
+char all have its range."""
 
 
 def flat(rows: list[Any]) -> Lists:
@@ -111,7 +107,7 @@ class ReferenceBackend:
         ranges = []
         for one in encodings:
             pairs = np.fromiter(chain.from_iterable(one.offsets), dtype=np.int64, count=2 * len(one)).reshape(-1, 2)
-            ranges.append(CharRanges(pairs[:, 0], pairs[:, 1]))
+            ranges.append((pairs[:, 0], pairs[:, 1]))
         return flat([one.ids for one in encodings]), ranges
 
     def encode_as_text(self, text: str) -> list[int]:

@@ -106,7 +106,7 @@ class PlainContentEncoder:
 
     def _with_ranges(self, text: str) -> tuple[Any, Any, Any]:
         ids, ranges = self._reference.encode_with_ranges([text])
-        return ids.values, ranges[0].starts, ranges[0].ends
+        return ids.values, *ranges[0]
 
     def _as_text(self, token: str) -> list[int]:
         newline = self._newline.tolist()
