@@ -91,9 +91,7 @@ def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *,
     """
     path, xxh3 = entry.file_of(rank)
     columns = _read(data, path, xxh3 if compares else None, fingerprint, lambda names: RANK_SCHEMA)
-    iteration = columns["iteration"]
-    in_lockstep = np.array_equal(iteration, np.arange(entry.num_iterations))  # Most sets are, and this is faster.
-    if not (in_lockstep or _counts_up(iteration, entry.num_iterations)):
+    if not _counts_up(columns["iteration"], entry.num_iterations):
         raise ValueError(f"its iterations are not 0 to {entry.num_iterations - 1} in order")
     return columns
 
@@ -177,9 +175,7 @@ def read_rank_rows(
         columns["step"] = columns["step"] + entry.first_step
     else:
         columns = repeat_rows(columns, manifest.seed, epoch)
-    firsts = np.arange(entry.num_iterations)
-    if len(columns["step"]) > len(firsts):
-        firsts = np.flatnonzero(np.diff(columns["iteration"], prepend=-1))
+    firsts = np.flatnonzero(np.diff(columns["iteration"], prepend=-1))
     return RankRows(epoch=epoch, columns=columns, num_steps=entry.first_step + entry.num_steps, firsts=firsts)
 
 

@@ -12,7 +12,7 @@ there raises ValueError, IndexError or struct.error.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from threading import Lock
 from typing import Any, NamedTuple
@@ -88,14 +88,6 @@ class Pack(NamedTuple):
         return Trees(self.segment_starts, self.segment_parents, self.branch_segments)
 
 
-class _Batch(NamedTuple):
-    """A record batch, of which rows are read."""
-
-    columns: Columns
-    values: dict[str, Callable[[int], Any]]
-    """The getter of a row's value in each column of a `Pack`: a number, or a view of a list's items."""
-
-
 class ShardFile:
     """The packs of one shard.
 
@@ -120,7 +112,7 @@ class ShardFile:
         first = first_buffers(schema)
         self._buffers = [*(first[name] + 1 for name in self._dtypes), *(first[name] + 3 for name in self._lists)]
         self._source, self._lock, self._tokens = source, Lock(), tokens
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, Columns] = {}
         size = source.size()
         footer = footer_size(self._bytes(size - END_BYTES, END_BYTES))
         self._blocks = find_blocks(self._bytes(size - footer, footer))  # pyarrow has checked the footer.
@@ -136,7 +128,7 @@ class ShardFile:
             found = self.columns(row)
             return Pack(**{name: found[name] for name in Pack._fields if name in found}) if found else None
         batch, i = self._find(row)
-        return None if batch is None else Pack(**{name: value(i) for name, value in batch.values.items()})
+        return Pack(**{name: _value(batch[name], i) for name in self._of_pack}) if batch else None
 
     def columns(self, row: int) -> Row:
         """Read all values of a row by the names of their columns; none if there is no such row.
@@ -145,8 +137,8 @@ class ShardFile:
             FormatError: the record batch is damaged, or the token store lacks the tokens.
         """
         batch, i = self._find(row)
-        found = {} if batch is None else row_of(batch.columns, i)
-        if self._tokens is None or batch is None:
+        found = row_of(batch, i)
+        if self._tokens is None or not batch:
             return found
         borders, samples, starts = (found[name] for name in ("cu_seqlens", "sample_ids", "sample_starts"))
         if not len(samples) == len(starts) == len(borders) - 1:
@@ -156,8 +148,7 @@ class ShardFile:
     def value(self, row: int, name: str) -> Any:
         """Read the value of an existing row in a column: a number, or a view of a list's items. Raises as `read`."""
         batch, i = self._find(row)
-        assert batch
-        return _getter(batch.columns[name])(i)
+        return _value(batch[name], i)
 
     def check(self, row: int, pack: Pack) -> None:
         """Raise FormatError if an existing row, of which `read` gave the pack, does not match its checksum.
@@ -165,26 +156,23 @@ class ShardFile:
         Price: one read of the row.
         """
         batch, i = self._find(row)
-        assert batch
         left_out = (getattr(pack, name) for name in TOKEN_COLUMNS if name not in self._dtypes)
         tokens = [values for values in left_out if values is not None]
-        expected, found = batch.columns[CHECKSUM].item(i), row_checksum(batch.columns, i, tokens)
+        expected, found = batch[CHECKSUM].item(i), row_checksum(batch, i, tokens)
         if expected != found:
             raise FormatError(f"the checksum of row {row} is {found:016x}, not {expected:016x} as stored")
 
-    def _find(self, row: int) -> tuple[_Batch | None, int]:
-        """Find the record batch of a row, None if there is no such row; and the row's place there."""
+    def _find(self, row: int) -> tuple[Columns, int]:
+        """Find the record batch of a row, without columns if there is no such row; and the row's place there."""
         number, i = divmod(row, PACKS_PER_BATCH)
         batch = self._batches.get(number)
         if batch is None:
             if not 0 <= number < self.num_batches:
-                return None, i
+                return {}, i
             if len(self._batches) >= BATCHES_KEPT:
                 self._batches.clear()
-            columns = self.batch(number)
-            values = {name: _getter(columns[name]) for name in self._of_pack if columns}
-            batch = self._batches[number] = _Batch(columns, values)
-        return (batch if batch.columns and i < len(batch.columns[CHECKSUM]) else None), i
+            batch = self._batches[number] = self.batch(number)
+        return (batch if batch and i < len(batch[CHECKSUM]) else {}), i
 
     def batch(self, number: int, *, validates: bool = False) -> Columns:
         """Read the columns of a record batch, as views; none if it has no rows. Raises as `read`.
@@ -226,16 +214,13 @@ class ShardFile:
             return memoryview(self._source.read_buffer(size))
 
 
-def _getter(column: NDArray[Any] | Lists) -> Callable[[int], Any]:
-    if not isinstance(column, Lists):
-        return column.item
-    items, offset = column.values, column.offsets.item
-    return lambda i: items[offset(i) : offset(i + 1)]
+def _value(column: NDArray[Any] | Lists, i: int) -> Any:
+    return column.row(i) if isinstance(column, Lists) else column.item(i)
 
 
 def row_of(columns: Columns, i: int) -> Row:
     """Return row `i` of a record batch."""
-    return {name: _getter(column)(i) for name, column in columns.items()}
+    return {name: _value(column, i) for name, column in columns.items()}
 
 
 _END = Struct("<I6s")

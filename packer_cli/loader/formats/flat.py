@@ -97,12 +97,8 @@ def segment_numbers(micro: MicroBatch) -> torch.Tensor:
     borders = micro.cu_seqlens
     numbers = np.arange(len(borders) - 1, dtype=np.int32)
     if micro.sliced:
-        ranks, rank = micro.layout.row_ranks, micro.row_rank
-        if micro.sharding == "contiguous":
-            part = int(borders[-1]) // ranks
-            borders = np.clip(borders - rank * part, 0, part)
-        else:
-            borders = local_indices(borders, ranks, rank, micro.sharding).searchsorted(borders)
+        held = local_indices(borders, micro.layout.row_ranks, micro.row_rank, micro.sharding)
+        borders = held.searchsorted(borders)
     return torch.from_numpy(numbers.repeat(borders[1:] - borders[:-1]))
 
 
