@@ -18,11 +18,9 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from packer_cli.errors import BusyError, RemoteError
 from packer_cli.remote.path import RemotePath
-from packer_cli.remote.system import ObjectInfo, ask
 from packer_cli.signals import stoppable
 
 EXPIRES = 120.0
@@ -202,33 +200,3 @@ def _read(lock: RemotePath) -> LockHolder | None:
         return None
     except (ValueError, TypeError):
         return LockHolder("unknown", "unknown", 0, 0.0)
-
-
-def write_over(path: RemotePath, data: bytes, seen: ObjectInfo | None) -> None:
-    """Write a small object, unless another run has since the storage said `seen` of it; None: there was none.
-
-    Raises:
-        BusyError: another run has.
-    """
-
-    def put(system: Any, name: str) -> bool:
-        try:
-            system.pipe_file(name, data, IfMatch=seen and seen["ETag"])
-        except OSError as error:
-            why = f"{error} {error.__cause__}"
-            if "PreconditionFailed" in why:
-                return False
-            if "NotImplemented" not in why:
-                raise
-            system.pipe_file(name, data)
-        return True
-
-    if seen is None:
-        is_written = path.write_new(data)
-    elif path.can_pin(seen):
-        is_written = ask(path.url, path.options, put, "written")
-    else:  # Storage that compares no versions.
-        path.write_bytes(data)
-        return
-    if not is_written and path.read_bytes() != data:  # Otherwise an answer was lost.
-        raise BusyError(f"another run has written {str(path)!r} meanwhile; run again")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import glob
 import io
-import operator
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -28,7 +28,6 @@ from packer_cli.remote.system import (
     get_version,
     is_url,
     open_system,
-    path_in_system,
     whole,
 )
 
@@ -45,8 +44,8 @@ def _join(path: str, name: str) -> str:
 
 T = TypeVar("T")
 
-_RANGES_AT_ONCE = 256
-"""Ranges that are requested together; those that fail are requested again together."""
+_RANGES_AT_ONCE = 128
+"""Most ranges that are requested at a time."""
 
 
 def is_remote(path: object) -> bool:
@@ -184,39 +183,17 @@ class RemotePath:
         return self._request(read)
 
     def read_range(self, start: int, stop: int) -> bytes:
-        """Read bytes `start .. stop - 1`."""
+        """Read bytes `start .. stop - 1`; of none, no request is sent."""
+        if start == stop:
+            return b""
         return self._request(
             lambda system, path: whole(bytes(system.cat_file(path, start=start, end=stop)), start, stop)
         )
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Read bytes `start .. stop - 1` of objects below: (name, start, stop).
-
-        Many requests run at a time, and each is retried.
-        """
-        got = {i: b"" for i, (_, start, stop) in enumerate(ranges) if start == stop}
-
-        def read(system: Any, path: str) -> None:
-            missing = [i for i in block if i not in got]
-            if not missing:
-                return
-            names, starts, stops = zip(*(ranges[i] for i in missing), strict=True)
-            found = system.cat_ranges([f"{path}/{name}" for name in names], [*starts], [*stops], on_error="return")
-            failed = None
-            for i, data, size in zip(missing, found, map(operator.sub, stops, starts), strict=True):
-                if isinstance(data, Exception):
-                    failed = data
-                elif len(data) != size:
-                    failed = EOFError(f"got {len(data)} of {size} bytes of {ranges[i][0]}")
-                else:
-                    got[i] = bytes(data)
-            if failed is not None:
-                raise failed
-
-        for first in range(0, len(ranges), _RANGES_AT_ONCE):
-            block = range(first, min(first + _RANGES_AT_ONCE, len(ranges)))
-            self._request(read)
-        return [got[i] for i in range(len(ranges))]
+        """Read bytes `start .. stop - 1` of objects below: (name, start, stop); many at a time, each retried."""
+        with ThreadPoolExecutor(_RANGES_AT_ONCE) as pool:
+            return [*pool.map(lambda each: (self / each[0]).read_range(*each[1:]), ranges)]
 
     def read_bytes(self) -> bytes:
         """Read all bytes."""
@@ -234,7 +211,8 @@ class RemotePath:
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """List the paths below that match, sorted."""
         found = self._request(lambda system, path: sorted(system.glob(f"{glob.escape(path)}/{pattern}")))
-        return (self / posixpath.relpath(path, self._path) for path in found)
+        own = self._path
+        return (self / posixpath.relpath(path, own) for path in found)
 
     def find(self, pattern: str | None = None) -> dict[str, int]:
         """Find every object below: its path from here -> its size; see `find_infos`."""
@@ -262,7 +240,8 @@ class RemotePath:
             return found
 
         found = self._request(below if pattern is None else matching)
-        return {posixpath.relpath(path, self._path): info for path, info in found.items()}
+        own = self._path
+        return {posixpath.relpath(path, own): info for path, info in found.items()}
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
         """Do nothing."""
@@ -305,20 +284,32 @@ class RemotePath:
 
     def write_new(self, data: bytes) -> bool:
         """Write a small object, unless there is one; return False if so."""
+        return self.write_over(data, None)
+
+    def write_over(self, data: bytes, seen: ObjectInfo | None) -> bool:
+        """Write a small object, unless there is another one than the storage said; return False if so.
+
+        Storage that cannot compare, as some servers of S3, leaves a moment in which two writers may find nothing.
+
+        Args:
+            seen: what it said of the object; None: there was none.
+        """
+        condition: dict[str, Any] = {"mode": "create"}
+        if seen is not None:
+            condition = {"IfMatch": seen["ETag"]} if self.can_pin(seen) else {}
 
         def put(system: Any, path: str) -> bool:
             try:
-                system.pipe_file(path, data, mode="create")
+                system.pipe_file(path, data, **condition)
             except FileExistsError:
                 return False
             except (OSError, NotImplementedError) as error:
-                if "PreconditionFailed" in str(error):
+                why = f"{error} {error.__cause__}"
+                if "PreconditionFailed" in why:
                     return False
-                cannot_create = isinstance(error, NotImplementedError) or "NotImplemented" in str(error)
-                if not cannot_create:
+                if not isinstance(error, NotImplementedError) and "NotImplemented" not in why:
                     raise
-                # Such a server leaves a moment in which two writers may both find nothing.
-                if system.exists(path):
+                if seen is None and system.exists(path):
                     return False
                 system.pipe_file(path, data)
             return True
@@ -345,7 +336,7 @@ class RemotePath:
 
     @property
     def _path(self) -> str:
-        return path_in_system(self.url, self.options)
+        return open_system(self.url, self.options)[1]
 
     def _request(self, request: Callable[[Any, str], T], what: str = "read") -> T:
         return ask(self.url, self.options, request, what)

@@ -96,10 +96,8 @@ def _with_address(error: Exception) -> str:
     return str(error)
 
 
-_systems: dict[tuple[Any, ...], Any] = {}
-"""The file systems that this process has opened, for all of its threads."""
-_answered: set[tuple[Any, ...]] = set()
-"""Storages that have answered a request."""
+_answered: set[Any] = set()
+"""File systems that have answered a request."""
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -109,6 +107,8 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     """Return (fsspec file system, path of the URL in it), without contacting the storage.
+
+    A process opens a file system once, for all of its threads; fsspec keeps it.
 
     Args:
         options: of the file system, such as credentials; without them it looks where its own tools do.
@@ -121,8 +121,8 @@ def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
         import fsspec
 
         # A listing that was cached could miss what another process has written since.
-        found: tuple[Any, str] = fsspec.url_to_fs(url, **{"use_listings_cache": False, **options})
-        return found
+        system, path = fsspec.url_to_fs(url, **{"use_listings_cache": False, **options})
+        return system, path.rstrip("/")
     except ModuleNotFoundError as error:
         raise ImportError(f"{url!r} needs {error.name}: pip install {error.name}") from None
     except ImportError as error:
@@ -131,11 +131,6 @@ def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
         raise ImportError(f"{url!r} cannot be opened: {error}") from None
     except ValueError as error:
         raise RemoteError(f"{url!r} cannot be opened: {error}; check the address") from None
-
-
-def path_in_system(url: str, options: StorageOptions) -> str:
-    """Return the path of a URL in its file system."""
-    return str(_system(url, options)[0]._strip_protocol(url)).rstrip("/")
 
 
 def ask(url: str, options: StorageOptions, request: Callable[[Any, str], T], what: str) -> T:
@@ -149,30 +144,20 @@ def ask(url: str, options: StorageOptions, request: Callable[[Any, str], T], wha
         FileNotFoundError: there is no such object; the error names the URL.
         RemoteError: see `retry`.
     """
-    system, key = _system(url, options)
-    path = path_in_system(url, options)
+    system, path = open_system(url, options)
 
     def send() -> T:
-        if key not in _answered:
+        if system not in _answered:
             watch_s3(system)
         return request(system, path)
 
     try:
-        answer = retry(url, send, what=what, has_answered=key in _answered)
+        answer = retry(url, send, what=what, has_answered=system in _answered)
     except FileNotFoundError:
-        _answered.add(key)
+        _answered.add(system)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
-    _answered.add(key)
+    _answered.add(system)
     return answer
-
-
-def _system(url: str, options: StorageOptions) -> tuple[Any, tuple[Any, ...]]:
-    """Return the file system of a URL, and its key."""
-    scheme, _, path = url.partition("://")
-    key = (os.getpid(), scheme, path.split("/")[0], repr(options))
-    if key not in _systems:
-        _systems[key] = open_system(url, options)[0]
-    return _systems[key], key
 
 
 def can_connect(endpoint: str, *, timeout: float) -> bool:

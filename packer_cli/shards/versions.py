@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from packer_cli.errors import BusyError
 from packer_cli.files import intact_or_none, link_file, remove_folder, temporary_name, write_text
 from packer_cli.format.constants import CURRENT, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VERSIONS_NAME
 from packer_cli.format.manifest import Manifest, manifest_bytes
 from packer_cli.format.records import json_values
 from packer_cli.format.tokens import InputInfo
 from packer_cli.format.versions import Version, read_versions, version_folders
-from packer_cli.remote.lock import write_over
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.sizes import counted
@@ -35,6 +35,9 @@ def make_current(root: Path, home: Path, manifest: Manifest, command: str) -> No
     Args:
         root: the set's folder; with `home` itself, a copy of a version's folder, nothing is to be done.
         command: the `hbpack` command that does so.
+
+    Raises:
+        BusyError: another run has made another version the current one of a remote set meanwhile.
     """
     if root == home:
         return
@@ -43,7 +46,8 @@ def make_current(root: Path, home: Path, manifest: Manifest, command: str) -> No
     before = intact_or_none(read_manifest, root)
     named = replace(manifest, folder=home.name)
     if before != named and isinstance(path, RemotePath):
-        write_over(path, manifest_bytes(named), seen)
+        if not path.write_over(manifest_bytes(named), seen):
+            raise BusyError(f"another run has written {str(path)!r} meanwhile; run again")
     elif before != named:
         write_manifest(root, named)
     if not is_remote(root):

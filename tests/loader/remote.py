@@ -58,7 +58,7 @@ class Broken:
 def break_reads(monkeypatch: Any, fail: Any) -> Broken:
     """`fail(number of the read, path, data)` gives what a read gives, or raises."""
     broken = Broken(fsspec.filesystem("memory"), fail)
-    monkeypatch.setattr("packer_cli.remote.system._systems", {})
+    monkeypatch.setattr("packer_cli.remote.system._answered", set())
     monkeypatch.setattr(fsspec, "url_to_fs", lambda url, **_: (broken, url.removeprefix("memory:/")))
     return broken
 

@@ -38,7 +38,7 @@ def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3
     monkeypatch.setattr(asyncio, "sleep", lambda delay, result=None: sleep(min(delay, 0.001), result))
     monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.001)
-    monkeypatch.setattr("packer_cli.remote.system._systems", {})
+    monkeypatch.setattr("packer_cli.remote.system._answered", set())
     return running
 
 

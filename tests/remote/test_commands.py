@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.errors import BusyError
 from packer_cli.remote.path import RemotePath
+from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.versions import make_current
 from tests.cli_runner import HBPACK, Done, run
 from tests.remote.conftest import tree, upload
 from tests.s3_server import S3Server
@@ -298,6 +301,14 @@ def test_megatron_files_are_joined(
     (killed / pieces[0]).write_bytes(b"x" * (killed / pieces[0]).stat().st_size)
     assert hbpack(*words, "--output", killed).code == 0
     assert tree(killed) == wanted
+
+
+def test_another_run_makes_a_version_the_current_one(bucket: RemotePath, packed: Path, monkeypatch: Any) -> None:
+    manifest = read_manifest(packed)
+    monkeypatch.setattr(RemotePath, "write_over", lambda *_: False)
+    message = f"another run has written '{bucket}/out/hbpack.json' meanwhile; run again"
+    with pytest.raises(BusyError, match=re.escape(message)):
+        make_current(bucket / "out", bucket / "out" / ("a" * 32), manifest, "write")
 
 
 @pytest.mark.slow
