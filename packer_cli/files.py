@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -78,15 +78,14 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
 
 
 @contextmanager
-def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Path, HashingFile]]:
+def temporary_file(path: Path) -> Iterator[tuple[Path, HashingFile]]:
     """Write to a temporary name beside `path`, for `commit_file` later; removed where the block does not end well.
 
     A remote file has no other name: it is written to a nameless file of this machine, and uploaded when the block ends
-    well. So whatever vouches for another file of this name must be gone before.
+    well.
 
-    Args:
-        sync_early: for large files: sync on a thread while the file is being written, so that the disk is busy all
-            the time and `commit_file` has little left to wait for.
+    A thread syncs a large file while it is being written, so that the disk is busy all the time and `commit_file` has
+    little left to wait for.
     """
     if isinstance(path, RemotePath):
         with tempfile.TemporaryFile() as local:
@@ -97,7 +96,7 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:
-        with temporary.open("wb") as file, ThreadPoolExecutor(1) if sync_early else nullcontext() as thread:
+        with temporary.open("wb") as file, ThreadPoolExecutor(1) as thread:
             hashing = HashingFile(file, thread)
             yield temporary, hashing
             hashing.wait()
@@ -125,13 +124,13 @@ def link_file(path: Path, to: Path) -> None:
     commit_file(temporary, to)
 
 
-def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bool = False) -> None:
-    """Sync a temporary file, unless that is done, and give it its final name; a remote file has it."""
+def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
+    """Sync a temporary file, and give it its final name; a remote file has it."""
     if is_remote(path):
         return
     try:
-        if sync and not is_synced:
-            sync_file(temporary)
+        if sync:
+            _sync(temporary, os.O_RDWR)
         os.replace(temporary, path)
         if sync:
             _sync(path.parent, os.O_RDONLY)
@@ -161,13 +160,6 @@ def no_link(path: str, flags: int) -> int:
             raise
         to = os.readlink(path)
         raise OutputError(f"{path!r} is a link to {to!r}, and hbpack writes through none; remove the link") from None
-
-
-def sync_file(path: Path) -> None:
-    """Wait until a file is on the disk; a remote one is stored."""
-    if is_remote(path):
-        return
-    _sync(path, os.O_RDWR)
 
 
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:

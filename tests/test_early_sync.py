@@ -15,7 +15,7 @@ def test_a_file_is_synced_while_it_is_written(tmp_path, monkeypatch):
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), synced.set()))
     path = tmp_path / "file"
-    with files.temporary_file(path, sync_early=True) as (temporary, file):
+    with files.temporary_file(path) as (temporary, file):
         file.write(b"x" * 40_000)
         assert synced.wait(60), "the first sync comes before the end"
         file.write(b"x" * 60_000)
@@ -32,7 +32,7 @@ def test_an_early_sync_that_fails_fails_the_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     with (
         pytest.raises(OSError, match="No space left on device") as error,
-        files.temporary_file(path, sync_early=True) as (_, file),
+        files.temporary_file(path) as (_, file),
     ):
         file.write(b"x" * 20)
     assert error.value.filename == str(path)

@@ -1,10 +1,9 @@
 """Outputs of parts: resumable, and made by the tasks of a job array, the last of which completes them.
 
-A task of a stage makes a part. It writes the files of its part under temporary names (`Sink`), in any process and in
-any order. The caller hands the result to `Parts`, which syncs and renames the files and then writes a *marker* that
-vouches for them: a JSON file with the part's fingerprint, its files with their checksums, what the stage needs to know
-about it, and a checksum of all of this. If the run is killed, the next one keeps every part whose files still match
-its marker, and makes the others.
+A task of a stage makes a part, in any process and in any order: it writes the files of the part under temporary names,
+syncs and renames them (`Sink`). Then `Parts` writes a *marker* that vouches for them: a JSON file with the part's
+fingerprint, its files with their checksums, what the stage needs to know about it, and a checksum of all of this. If
+the run is killed, the next one keeps every part whose files still match its marker, and makes the others.
 
 When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
 and removes the markers. Parts of other content have files of other names, and a part that is made again has the same
@@ -17,9 +16,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -98,48 +96,35 @@ class Parts(Generic[Task]):
             if intact:
                 self.finished[names[i]] = found[names[i]]
 
-    @contextmanager
-    def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
-        """Commit the parts that are given to the block's value, while the block runs.
-
-        A thread does so, one part at a time, so that waiting for the disk costs no work. The block ends when all parts
-        are committed, also after an error: what is finished stays for the next run.
+    def begin(self, progress: Progress) -> None:
+        """Begin to make what is missing.
 
         Args:
             progress: told the sizes of finished tasks, and of all.
         """
+        self._progress = progress
+        self._done, self._total = sum(self.sizes[name] for name in self.finished), sum(self.sizes.values())
         if self.todo:
             self.work.mkdir(parents=True, exist_ok=True)
             if is_remote(self.work):  # Something has to say whose files these are.
                 (self.work / _STARTED).write_bytes(b"")
-        done, total = sum(self.sizes[name] for name in self.finished), sum(self.sizes.values())
-        progress(done, total)
-        before: Future[None] | None = None
+        progress(self._done, self._total)
 
-        def add(written: Written) -> FinishedPart:
-            nonlocal before, done
-            try:
-                if before is not None:
-                    before.result()
-            except BaseException:
-                written.sink.discard()
-                raise
-            before = thread.submit(self._commit, written)
-            self.finished[written.name] = written.part
-            done += self.sizes[written.name]
-            progress(done, total)
-            return written.part
+    def make(self, engine: Engine, work: Callable[[Task], Written]) -> None:
+        """Make the parts that are missing, after `begin`."""
+        with closing(engine.run_writing(work, self.todo)) as outcomes:
+            for _, written in outcomes:
+                self.mark(written)
 
-        with ThreadPoolExecutor(1) as thread:
-            yield add
-        if before is not None:
-            before.result()
-
-    def _commit(self, written: Written) -> None:
-        written.sink.commit()
+    def mark(self, written: Written) -> FinishedPart:
+        """Write the marker of a part, after `begin`."""
         value = written.part.value()
         marker = json.dumps({"part": value, "xxh3": fingerprint(value)})
         write_text(self._marker(written.name), marker, sync=False)  # If it is lost, the part is only made again.
+        self.finished[written.name] = written.part
+        self._done += self.sizes[written.name]
+        self._progress(self._done, self._total)
+        return written.part
 
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"

@@ -20,7 +20,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Self
 
 from packer_cli.engine.local import Engine, Result, Task, default_workers
@@ -72,8 +71,6 @@ class RayEngine(Engine):
         ray = self._start()
         submit = ray.remote(relay).options(num_cpus=1, max_retries=0).remote
         place = (__version__, os.getcwd(), self._preload)
-        # On one machine, whoever commits the files syncs them.
-        work = function if self._is_own else partial(run_synced, function)
         todo = deque(range(len(tasks)))
         tries: Counter[int] = Counter()
         running: dict[Any, int] = {}
@@ -82,7 +79,7 @@ class RayEngine(Engine):
                 room = (self._most or 2 * num_cpus()) - len(running)  # Ray gives the next one out when a worker ends.
                 for _ in range(min(room, len(todo))):
                     number = todo.popleft()
-                    running[submit(to_bytes(work, tasks[number]), *place)] = number
+                    running[submit(to_bytes(function, tasks[number]), *place)] = number
                 for ref in ray.wait(list(running), num_returns=1)[0]:
                     number = running.pop(ref)
                     outcome = _outcome(ray, ref)
@@ -156,7 +153,8 @@ def _check_tries(tries: int, lost: _Lost) -> None:
 
 def _check_there(written: Written) -> None:
     """Check that this machine sees what a node wrote."""
-    missing = written.sink.missing
+    paths = (written.folder / file.path for file in written.part.files)
+    missing = next((path for path in paths if not path.exists()), None)
     if missing is not None:
         raise RunError(
             f"{str(missing)!r}, which a node of Ray has written, does not exist on this machine; name an output "
@@ -277,14 +275,6 @@ def _unreachable(address: str | None, error: BaseException) -> RunError:
 
 _POLL_SECONDS = 0.2
 _worker: Worker | None = None
-
-
-def run_synced(function: Callable[[Any], Any], task: Any) -> Any:
-    """Run a task, and sync the files that it wrote: no other machine sees what this one has in memory."""
-    result = function(task)
-    if isinstance(result, Written):
-        result.sink.sync()
-    return result
 
 
 def relay(message: bytes, release: str, folder: str, preload: tuple[str, ...]) -> bytes | Died | _Lost:

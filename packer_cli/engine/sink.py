@@ -1,4 +1,4 @@
-"""Files that a task writes: those of one part, under temporary names until the caller commits them."""
+"""Files that a task writes: those of one part, under temporary names until all are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from packer_cli.files import HashingFile, commit_file, remove_folder, sync_file, temporary_file
+from packer_cli.files import HashingFile, commit_file, remove_folder, temporary_file
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.entries import FileInfo
 from packer_cli.format.records import json_values, read_record
@@ -87,37 +87,21 @@ class Sink:
         self.files: list[WrittenFile] = []
         self._folder = folder
         self._waiting: list[tuple[Path, Path]] = []
-        self._is_synced = False
 
     @contextmanager
-    def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
-        """Open a new file. It keeps a temporary name until `commit`.
-
-        Args:
-            sync_early: see `temporary_file`.
-        """
+    def file(self, path: str) -> Iterator[HashingFile]:
+        """Open a new file. It keeps a temporary name until `commit`."""
         final = self._folder / path
-        with temporary_file(final, sync_early=sync_early) as (temporary, file):
+        with temporary_file(final) as (temporary, file):
             yield file
         self._waiting.append((temporary, final))
         version = version_of(final.info()) if isinstance(final, RemotePath) else None
         self.files.append(WrittenFile(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=version))
 
-    def sync(self) -> None:
-        """Sync the files ahead of `commit`, on the machine that wrote them."""
-        for temporary, _ in self._waiting:
-            sync_file(temporary)
-        self._is_synced = True
-
-    @property
-    def missing(self) -> Path | None:
-        """A temporary file that is not there, if any."""
-        return next((temporary for temporary, _ in self._waiting if not temporary.exists()), None)
-
     def commit(self) -> None:
         """Sync the files and give them their final names."""
         for temporary, path in self._waiting:
-            commit_file(temporary, path, is_synced=self._is_synced)
+            commit_file(temporary, path)
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -134,7 +118,7 @@ class MemorySink(Sink):
         self.contents: dict[str, io.BytesIO] = {}
 
     @contextmanager
-    def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
+    def file(self, path: str) -> Iterator[HashingFile]:
         """Open a new file, which is in `contents` from then on."""
         self.contents[path] = io.BytesIO()
         yield HashingFile(self.contents[path])
@@ -142,11 +126,12 @@ class MemorySink(Sink):
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """The result of a task: a part whose files still have temporary names. Can be pickled."""
+    """The result of a task: a part whose files are written. Can be pickled."""
 
     name: str
     part: FinishedPart
-    sink: Sink
+    folder: Path
+    """The output folder."""
 
 
 def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path) -> Written:
@@ -154,11 +139,12 @@ def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path) -> 
     sink = Sink(folder)
     try:
         facts = write(task, sink)
+        sink.commit()
     except BaseException:
         sink.discard()
         raise
     part = FinishedPart(fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
-    return Written(name=task.name, part=part, sink=sink)
+    return Written(name=task.name, part=part, folder=folder)
 
 
 def remove_work(work: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from packer_cli.export.job import Job, Part, cut_parts
 from packer_cli.export.listing import NAME, WORK, ExportHeader, ExportListing, count_files, read_listing
 from packer_cli.export.options import choose_groups, describe_export, is_same_export, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
-from packer_cli.files import remove_temporaries, write_json
+from packer_cli.files import write_json
 from packer_cli.folder_lock import TaskLock, hold_folder
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import json_values, read_record
@@ -182,13 +182,12 @@ class Exporter(Output[ExportListing]):
         facts, files = [part.facts for part in finished], [file for part in finished for file in part.files]
         sink = Sink(folder)
         for number, path in enumerate(job.format.joined):
-            with sink.file(path, sync_early=True) as whole:
+            with sink.file(path) as whole:
                 for part in finished:
                     with (folder / part.files[number].path).open("rb") as piece:
                         shutil.copyfileobj(piece, whole, _BLOCK)
         job.format.finish(job, facts, files, sink)
         sink.commit()
-        remove_temporaries(folder)
         kept = [] if job.format.joined else files
         listing: ExportListing = {
             "hbpack_version": __version__,
@@ -236,6 +235,5 @@ def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progres
     """Write the missing parts."""
     with job.format.preparing(job, parts.todo) if parts.todo else nullcontext() as job.prepared:
         _mark_folder(job.folder, job.header)
-        with parts.committing(progress) as commit, closing(engine.run_writing(_Work(job), parts.todo)) as outcomes:
-            for _, written in outcomes:
-                commit(written)
+        parts.begin(progress)
+        parts.make(engine, _Work(job))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from packer_cli.engine.output import Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FinishedPart, WrittenFile
 from packer_cli.errors import FormatError, InputError
-from packer_cli.files import atomic_file, fingerprint, intact_or_none, link_file, remove_folder, remove_temporaries
+from packer_cli.files import atomic_file, fingerprint, intact_or_none, link_file, remove_folder
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.constants import (
     FORMAT_VERSION,
@@ -211,19 +210,17 @@ class SetWriter:
         tasks, sizes = task.share(self._tasks, self._sizes), task.share(self._sizes, self._sizes)
         parts = Parts(self._folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
         parts.find(engine, listed_shards(self._folder))
-        with parts.committing(progress) as commit:
-            if parts.todo:
-                writer = ShardWriter(
-                    self._folder,
-                    self._header,
-                    self._planned,
-                    open_store(self._store, self._index),
-                    index_only=self._options.index_only,
-                    tasks=None if share.is_whole else parts.todo,
-                )
-                with closing(engine.run_writing(writer, parts.todo)) as outcomes:
-                    for _, shard in outcomes:
-                        commit(shard)
+        parts.begin(progress)
+        if parts.todo:
+            writer = ShardWriter(
+                self._folder,
+                self._header,
+                self._planned,
+                open_store(self._store, self._index),
+                index_only=self._options.index_only,
+                tasks=None if share.is_whole else parts.todo,
+            )
+            parts.make(engine, writer)
         share.record({task.name: parts.finished[task.name] for task in tasks})
 
     def complete(self, finished: Mapping[str, FinishedPart]) -> Manifest:
@@ -243,7 +240,6 @@ class SetWriter:
             for name in [*(part.path for part in parts), *(part.rejects_name for part in parts if part.num_rejected)]:
                 link_file(self._store / name, self._folder / TOKENS / name)
             self._index.write(self._folder / TOKENS)
-        remove_temporaries(self._folder)
         for path in self._folder.glob("ranks/rebalanced-*"):
             remove_folder(path)
         write_manifest(self._folder, manifest)

@@ -151,8 +151,8 @@ def repair(folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collec
             index_only=manifest.config.write.index_only,
             tasks=tasks,  # Of a remote store, only what they need; the manifest has the checksums of the shards.
         )
-        for _, written in engine.run_writing(writer, tasks):
-            written.sink.commit()
+        for _ in engine.run_writing(writer, tasks):
+            pass
     for generation in manifest.generations:
         broken = [e for e, epoch in enumerate(generation.epochs) if any(path in damaged for path, _ in epoch.files)]
         dealt = generation_plan(folder, generation, plan) if broken else plan

@@ -207,7 +207,7 @@ class ShardWriter:
                 self._fetch()
                 self._has_fetched = True
         schema = identify(self._schema, task.fingerprint, task.name)
-        with sink.file(task.name, sync_early=True) as file, arrow_file(file, schema) as writer:
+        with sink.file(task.name) as file, arrow_file(file, schema) as writer:
             for blocks in one_ahead(self._blocks(task, schema)):
                 for block in blocks:
                     for row in range(0, len(block), PACKS_PER_BATCH):

@@ -14,7 +14,7 @@ from packer_cli.corpus.versions import content_of, stamp_of
 from packer_cli.engine.array import TaskShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError
-from packer_cli.files import fingerprint, intact_or_none, remove_temporaries
+from packer_cli.files import fingerprint, intact_or_none
 from packer_cli.format.constants import STORE_COPY
 from packer_cli.format.versions import version_folders
 from packer_cli.tokens.index import STORE_VERSION, StoreIndex, read_index
@@ -149,8 +149,7 @@ def _current(file: CorpusFile | None, versions: Read) -> str | None:
 
 
 def remove_stale(folder: Path, index: StoreIndex) -> None:
-    """Remove the leftovers of another run: temporary files, and parts that neither the index nor a version lists."""
-    remove_temporaries(folder)
+    """Remove the parts of another run that neither the index nor a version lists."""
     kept = [index, *(intact_or_none(read_index, home, STORE_COPY) for home in version_folders(folder.parent))]
     parts = [part for each in kept if each is not None for part in each.parts]
     names = {name for part in parts for name in (part.path, part.num_rejected and part.rejects_name)}

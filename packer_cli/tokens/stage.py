@@ -278,12 +278,12 @@ class StoreOutput(Output[StoreIndex]):
                 amount = f"{len(todo):,} of {counted(len(parts.sizes), 'part')}"
                 say(f"changed: {what}; {amount} to tokenize ({format_bytes(sum(todo))})")
 
-        with parts.committing(progress) as commit:
-            if kept:
-                announce(kept[0].tokenizer)
-            with closing(_run(engine, parts.todo, self.store, None if kept else announce)) as outcomes:
-                for written in outcomes:
-                    self._require(commit(written).facts.part)
+        parts.begin(progress)
+        if kept:
+            announce(kept[0].tokenizer)
+        with closing(_run(engine, parts.todo, self.store, None if kept else announce)) as outcomes:
+            for written in outcomes:
+                self._require(parts.mark(written).facts.part)
         return num_reused
 
     def describe(self, result: StoreIndex) -> str:

@@ -20,16 +20,16 @@ from tests.reference import home, remove_written, store_parts, tree
 KILLED = """
 import os, signal, sys
 from packer_cli.engine.output import Parts
-commit = Parts._commit
+mark = Parts.mark
 def killing(self, written):
-    commit(self, written)
+    mark(self, written)
     os.kill(os.getpid(), signal.SIGKILL)
-Parts._commit = killing
+Parts.mark = killing
 from packer_cli.cli.main import main
 sys.argv = ["hbpack", *sys.argv[1:]]
 main()
 """
-"""The command line, killed once the first part is committed."""
+"""The command line, killed once the first part has its marker."""
 
 
 def store(folder):

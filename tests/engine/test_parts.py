@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,9 +70,9 @@ def finish(folder: Path, tasks: list[Task] = TASKS) -> list[int]:
     """A run to the end: the numbers of the tasks that it did."""
     parts = opened(folder, tasks)
     todo = parts.todo
-    with parts.committing(lambda done, total: None) as commit:
-        for task in todo:
-            commit(make(folder, task))
+    parts.begin(lambda done, total: None)
+    for task in todo:
+        parts.mark(make(folder, task))
     listed = {task.name: parts.finished[task.name] for task in tasks}
     values = {name: {**vars(part), "files": [vars(file) for file in part.files]} for name, part in listed.items()}
     (folder / LISTING).write_text(json.dumps(values))
@@ -81,18 +80,13 @@ def finish(folder: Path, tasks: list[Task] = TASKS) -> list[int]:
     return [task.number for task in todo]
 
 
-class Killed(BaseException):
-    """What ends a run at any place."""
-
-
 def start(folder: Path, order: list[int]) -> None:
-    """A run that does these tasks and is killed: the last one is written, and not committed."""
+    """A run that does these tasks and is killed: the last one is written, and has no marker."""
     parts = opened(folder)
-    with suppress(Killed), parts.committing(lambda done, total: None) as commit:
-        for number in order[:-1]:
-            commit(make(folder, TASKS[number]))
-        make(folder, TASKS[order[-1]])
-        raise Killed
+    parts.begin(lambda done, total: None)
+    for number in order[:-1]:
+        parts.mark(make(folder, TASKS[number]))
+    make(folder, TASKS[order[-1]])
 
 
 @pytest.fixture(scope="module")
@@ -190,10 +184,8 @@ def test_the_listing_stays_while_a_part_is_replaced(tmp_path, expected):
     (tmp_path / "folder/part-1.txt").write_bytes(b"damaged")
     before = (tmp_path / LISTING).read_bytes()
     parts = opened(tmp_path)
-    with parts.committing(lambda done, total: None) as commit:
-        written = make(tmp_path, TASKS[1])
-        assert (tmp_path / "folder/part-1.txt").read_bytes() == b"damaged"
-        commit(written)
+    parts.begin(lambda done, total: None)
+    parts.mark(make(tmp_path, TASKS[1]))
     assert (tmp_path / LISTING).read_bytes() == before
     assert opened(tmp_path).todo == []
     assert finish(tmp_path) == []
@@ -220,9 +212,10 @@ def test_a_file_that_cannot_be_renamed_ends_the_run(tmp_path):
 def test_parts_come_from_processes_in_any_order(tmp_path, expected):
     parts = opened(tmp_path)
     shown = []
-    with LocalEngine(2) as engine, parts.committing(lambda *done: shown.append(done)) as commit:
+    parts.begin(lambda *done: shown.append(done))
+    with LocalEngine(2) as engine:
         for _, written in engine.run(Make(tmp_path), parts.todo):
-            assert commit(written).facts == {"number": int(written.name[-1])}
+            assert parts.mark(written).facts == {"number": int(written.name[-1])}
     assert shown[0] == (0, 150)
     assert shown[-1] == (150, 150)
     assert finish(tmp_path) == []
@@ -240,6 +233,5 @@ class Make:
 def test_progress_begins_with_what_is_there(tmp_path):
     start(tmp_path, [3, 5, 0])
     shown = []
-    with opened(tmp_path).committing(lambda *done: shown.append(done)):
-        pass
+    opened(tmp_path).begin(lambda *done: shown.append(done))
     assert shown == [(80, 150)]

@@ -107,13 +107,12 @@ def test_nodes_that_do_not_fit(address, tmp_path):
     sink = Sink(tmp_path)
     with sink.file("part") as file:
         file.write(b"x")
-    (temporary,) = tmp_path.iterdir()
-    temporary.unlink()  # As on a node whose disk this machine does not see.
     with pytest.raises(RunError) as caught:
-        _check_there(Written(name="part", part=FinishedPart(fingerprint="", files=tuple(sink.files)), sink=sink))
+        # As on a node whose disk this machine does not see.
+        _check_there(Written(name="part", part=FinishedPart(fingerprint="", files=tuple(sink.files)), folder=tmp_path))
     assert str(caught.value) == (
-        f"'{temporary}', which a node of Ray has written, does not exist on this machine; name an output folder that "
-        "this machine and all nodes share"
+        f"'{tmp_path / 'part'}', which a node of Ray has written, does not exist on this machine; name an output "
+        "folder that this machine and all nodes share"
     )
     import ray
 

@@ -41,10 +41,10 @@ def make(folder: Any, tasks: list[Task], stop: int | None = None) -> list[str]:
     parts = Parts(folder, WORK, LISTING, tasks, [1] * len(tasks))
     parts.find(LocalEngine(1), {})
     made = []
-    with parts.committing(lambda done, total: None) as commit:
-        for task in parts.todo[:stop]:
-            commit(write_part(write, task, folder))
-            made.append(task.name)
+    parts.begin(lambda done, total: None)
+    for task in parts.todo[:stop]:
+        parts.mark(write_part(write, task, folder))
+        made.append(task.name)
     return made
 
 
@@ -77,8 +77,8 @@ def test_a_marker_does_not_vouch_for_what_another_run_wrote(folder):
     others = [Task(task.name, "of other ones..!") for task in TASKS]
     parts = Parts(folder, WORK, LISTING, others, [1] * 3)
     parts.find(LocalEngine(1), {})
-    with parts.committing(lambda done, total: None):
-        write_part(write, others[0], folder)
+    parts.begin(lambda done, total: None)
+    write_part(write, others[0], folder)
     assert len({len(task.fingerprint) for task in (*TASKS, *others)}) == 1
     assert make(folder, TASKS) == [TASKS[0].name]
     assert (folder / TASKS[0].name).read_bytes() == b"shards/part-0 of these options"
