@@ -114,26 +114,6 @@ os.register_at_fork(after_in_child=_forget_in_fork)
 
 
 @contextmanager
-def interrupts_later() -> Iterator[None]:
-    """Delay Ctrl-C, SIGTERM and a stop from inside until the block ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen: list[int] = []
-    usual = {number: signal.getsignal(number) for number in (*STOPS, INSIDE)}
-    delayed = [number for number in usual if usual[number] is not None]  # None: a handler that Python cannot restore.
-    for number in delayed:
-        signal.signal(number, lambda number, frame: seen.append(number))
-    try:
-        yield
-    finally:
-        for number in delayed:
-            signal.signal(number, usual[number])
-    if seen:
-        signal.raise_signal(seen[0])
-
-
-@contextmanager
 def stoppable() -> Iterator[Callable[[], None]]:
     """Yield a function that raises KeyboardInterrupt in the main thread while the block runs there.
 

@@ -29,7 +29,6 @@ from packer_cli.engine.processes import (
 )
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import HbpackError
-from packer_cli.signals import interrupts_later
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -260,8 +259,7 @@ class LocalEngine(Engine):
             self._busy.popitem()[1].kill()
 
     def _start(self) -> Worker:
-        # A worker that is half started cannot be ended; but what is preloaded may compile kernels for long.
-        with starting_workers(), interrupts_end_servers() if self._isolates else interrupts_later():
+        with starting_workers(), interrupts_end_servers():
             return Worker(process_context(self._preload, self._settings))
 
 

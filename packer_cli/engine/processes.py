@@ -251,7 +251,10 @@ def starting_workers() -> Iterator[None]:
 
 @contextmanager
 def interrupts_end_servers() -> Iterator[None]:
-    """Kill the servers when the run is interrupted: otherwise one might go on compiling."""
+    """Kill the servers when the run is interrupted: one may be compiling, or have half of a request.
+
+    A process that is half started ends when its pipe is closed.
+    """
     try:
         yield
     except KeyboardInterrupt:

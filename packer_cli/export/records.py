@@ -26,7 +26,7 @@ from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document
 from packer_cli.errors import InputError
 from packer_cli.export.packed import all_text
-from packer_cli.files import commit_file, temporary_file
+from packer_cli.files import atomic_file
 from packer_cli.format.arrays import Lists, to_arrow
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.ragged import offsets_of
@@ -167,13 +167,12 @@ def written_texts(texts: Iterator[tuple[int, bytes]], num_samples: int, path: Pa
         num_samples: of the store.
     """
     try:
-        with temporary_file(path) as (temporary, file):
+        with atomic_file(path, sync=False) as file:
             sizes = np.zeros(num_samples, dtype=np.uint32)
             for sample, text in texts:
                 sizes[sample] = file.write(text)
             file.write(bytes(-file.num_bytes % 8))
             file.write(offsets_of(sizes))
-        commit_file(temporary, path, sync=False)
         yield TextFile(path=path, num_samples=num_samples, num_bytes=file.num_bytes, xxh3=file.hexdigest())
     finally:
         path.unlink(missing_ok=True)
