@@ -35,9 +35,9 @@ _BUFFERS = {
     "offsets": ("input_ids", 1, np.int32),
     "input_ids": ("input_ids", 3, None),
     "span_offsets": (STARTS, 1, np.int32),
-    "loss_starts": (STARTS, 3, np.int32),
-    "loss_stops": (STOPS, 3, np.int32),
-    "loss_weights": (WEIGHTS, 3, np.float32),
+    STARTS: (STARTS, 3, np.int32),
+    STOPS: (STOPS, 3, np.int32),
+    WEIGHTS: (WEIGHTS, 3, np.float32),
     "num_loss_tokens": ("num_loss_tokens", 1, np.int32),
     "line": ("line", 1, np.int64),
 }
@@ -110,15 +110,12 @@ class RangedParts:
         found: list[Columns] = []
         offsets, span_offsets = (self.columns(name, numbers) for name in ("offsets", "span_offsets"))
         counts = [int(values[-1]) for values in span_offsets]
-        starts, stops = (self._read(name, batches, counts) for name in ("loss_starts", "loss_stops"))
-        weighted = [i for i, batch in enumerate(batches) if "loss_weights" in batch.places]
-        read = self._read("loss_weights", [batches[i] for i in weighted], [counts[i] for i in weighted])
-        weights = dict(zip(weighted, read, strict=True))
+        spans = {name: self._read(name, batches, counts) for name in (STARTS, STOPS, WEIGHTS)}
         for i, batch in enumerate(batches):
-            if find_wrong_row(starts[i], stops[i], span_offsets[i], offsets[i], weights=weights.get(i)) is not None:
+            of = {name: values[i] for name, values in spans.items() if name in batch.places}
+            if find_wrong_row(of[STARTS], of[STOPS], span_offsets[i], offsets[i], None, of.get(WEIGHTS)) is not None:
                 raise self._damaged(batch.part, "its loss spans are wrong")
-            of_spans = {STARTS: starts[i], STOPS: stops[i]} | ({WEIGHTS: weights[i]} if i in weights else {})
-            lists = {name: Lists(span_offsets[i], values) for name, values in of_spans.items()}
+            lists = {name: Lists(span_offsets[i], values) for name, values in of.items()}
             found.append({"input_ids": Lists(offsets[i], none), **lists})
         return found
 
@@ -191,11 +188,12 @@ class RangedParts:
             raise self._damaged(part, str(error)) from None
 
     def _read(self, name: str, batches: Sequence[RangedBatch], counts: Sequence[int]) -> list[NDArray[Any]]:
-        """Read so many values of a buffer of each record batch."""
+        """Read so many values of a buffer of each record batch; none of one that lacks it."""
         dtype = np.dtype(_BUFFERS[name][2])
         wanted = [
-            (self._parts[batch.part].path, batch.places[name], batch.places[name] + count * dtype.itemsize)
+            (self._parts[batch.part].path, begin, begin + num * dtype.itemsize)
             for batch, count in zip(batches, counts, strict=True)
+            for begin, num in [(batch.places[name], count) if name in batch.places else (0, 0)]
         ]
         for batch, (_, _, stop) in zip(batches, wanted, strict=True):
             if stop > self._parts[batch.part].num_bytes:
