@@ -42,12 +42,11 @@ class KnownSlice:
     span: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, slice_: CorpusSlice, *, is_settled: bool = False) -> KnownSlice:
+    def of(cls, slice_: CorpusSlice) -> KnownSlice:
         """Note a slice whose file has been read."""
         file = slice_.file
         return cls(
             stamp=file.stamp,
-            is_settled=is_settled and not slice_.unreadable,
             fingerprint=file.fingerprint,
             format=file.format,
             start=slice_.start,

@@ -378,16 +378,10 @@ def _renamed(
         )
         slices = tuple(
             replace(found, is_settled=not slice_.unreadable and is_settled(slice_.file.path, found.stamp, begun))
-            for slice_, found in zip(task.slices, _found(task, facts), strict=True)
+            for slice_, found in zip(task.slices, facts.slices or map(KnownSlice.of, task.slices), strict=True)
         )
         renamed[task.name] = replace(part, facts=replace(facts, part=replace(facts.part, files=files), slices=slices))
     return renamed
-
-
-def _found(task: PartTask, facts: PartFacts) -> Sequence[KnownSlice]:
-    """Return what was found in the files of a part: by its worker, where nobody else has read them."""
-    has_read = all(slice_.file.fingerprint for slice_ in task.slices)
-    return [KnownSlice.of(slice_) for slice_ in task.slices] if has_read else facts.slices
 
 
 def current_index(folder: Path) -> StoreIndex | None:
