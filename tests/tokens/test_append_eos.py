@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document, TokenBatch
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encode.rows import Frame
+from packer_cli.tokens.encode.rows import ENDS, Frame
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.naive.frame import framed
 from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, encoder_of, rows, tokens, turns
@@ -223,10 +223,8 @@ def test_frame_equals_one_sample_at_a_time(samples, before, after, append_eos):
         np.array([token for each, *_ in samples for token, _ in each], dtype=np.int32),
         np.array([bit for each, *_ in samples for _, bit in each], dtype=np.float32),
     )
-    is_plain = np.array([is_plain for _, is_plain, *_ in samples], dtype=np.bool_)
-    may_close = np.array([may_close for _, _, may_close, _ in samples], dtype=np.bool_)
-    ends = np.array([end for *_, end in samples], dtype=np.float32)
-    (_, offsets, ids, mask, _), is_open = Frame(tokenizer, append_eos=append_eos).add(flat, is_plain, may_close, ends)
+    ends = np.array([(not is_plain, may_close, end) for _, is_plain, may_close, end in samples], ENDS)
+    (_, offsets, ids, mask, _), is_open = Frame(tokenizer, append_eos=append_eos).add(flat, ends)
     found = [(ids[a:b].tolist(), mask[a:b].tolist()) for a, b in pairwise(offsets)]
     assert found == [(ids, mask) for ids, mask, _ in expected]
     assert is_open.tolist() == [not is_ended for _, _, is_ended in expected]

@@ -42,7 +42,7 @@ from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_reje
 from packer_cli.tokens.encode.items import DIFFERS, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
 from packer_cli.tokens.encode.prepare import Preparer, in_vocabulary
-from packer_cli.tokens.encode.rows import EncodedBatch, Frame, Items, Row, Text
+from packer_cli.tokens.encode.rows import ENDS, EncodedBatch, Frame, Items, Row, Text
 from packer_cli.tokens.templates.memory import limited_memory
 
 _CHECKED_CHARS = 1024
@@ -208,23 +208,18 @@ class Encoder:
 
     def _encode(self, held: _Held) -> EncodedBatch:
         samples, items = self._encode_items(held)
-        is_plain = np.array(
-            [not each.is_chat if isinstance(each, Text) else each.is_plain for each in items], np.bool_
-        )
-        may_close = np.array([each.may_close for each in items], np.bool_)
-        end_weight = np.array([each.end_weight for each in items], np.float32)
+        ends = np.array([(each.is_chat, each.may_close, each.end_weight) for each in items], ENDS)
         if held.tokens:
             given, rejects = in_vocabulary(join_samples(held.tokens), self._backends.tokenizer.vocab_size)
             held.rejects += rejects
             order = np.argsort(np.concatenate([samples.lines, given.lines]), kind="stable")
-            none = np.zeros(len(given.lines), dtype=np.bool_)
-            weight = np.ones(len(none), np.float32) if given.weight is None else given.weight
-            is_plain = np.concatenate([is_plain, none])[order]
-            may_close = np.concatenate([may_close, none])[order]
-            end_weight = np.concatenate([end_weight, weight])[order]
+            of_given = np.repeat(np.array((True, False, 1), ENDS), len(given.lines))  # Like chats that stay open.
+            if given.weight is not None:
+                of_given["end_weight"] = given.weight
+            ends = np.concatenate([ends, of_given])[order]
             given = given._replace(weight=None)
             samples = join_samples([samples, given]) if items else given
-        framed, is_open = self._frame.add(samples, is_plain, may_close, end_weight)
+        framed, is_open = self._frame.add(samples, ends)
         encoded = EncodedBatch(
             samples=framed,
             items=Items.of_samples(len(framed.lines)),

@@ -226,7 +226,7 @@ class Preparer:
             loss_mask = np.full(len(ids), loss.end, dtype=np.bool_ if loss.end == 1 else np.float32)
         elif loss.end not in (0.0, 1.0):
             loss_mask = loss_mask.astype(np.float32)
-        return Row(document.line, ids, loss_mask, not is_chat, may_close, loss.end)
+        return Row(document.line, ids, loss_mask, is_chat, may_close, loss.end)
 
 
 class _Loss(NamedTuple):

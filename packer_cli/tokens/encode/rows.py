@@ -26,7 +26,7 @@ class Text(NamedTuple):
     spans: list[tuple[int, int]] | None
     """Char ranges to train on; None: the whole text, and the tokens added around it."""
     is_chat: bool
-    """Whether a template wrote the text, including everything around it."""
+    """Whether a template wrote the text, including everything around it: the ids of the post-processor, too."""
     may_close: bool = True
     """Whether EOS may follow: the text ends with what the model generates."""
     weights: list[float] | None = None
@@ -47,8 +47,8 @@ class Row(NamedTuple):
     line: int
     input_ids: NDArray[np.int32]
     loss_mask: NDArray[Any]
-    is_plain: bool
-    """Whether to add the post-processor's ids around it."""
+    is_chat: bool
+    """Whether a template wrote it, as in `Text`."""
     may_close: bool
     """Whether EOS may follow, as in `Text`."""
     end_weight: float
@@ -101,6 +101,10 @@ class EncodedBatch:
     """Items that the samples are, or of which the samples are the branches."""
 
 
+ENDS = np.dtype([("is_chat", "?"), ("may_close", "?"), ("end_weight", "f4")])
+"""The facts about samples that `Frame` asks for, see `Text`."""
+
+
 class Frame:
     """Adds the post-processor's ids and EOS around samples.
 
@@ -120,27 +124,19 @@ class Frame:
         self._is_blank = cache(lambda number: not decode([number], skip_special_tokens=False).strip())
         self._special_tokens = tokenizer.special_tokens
 
-    def add(
-        self,
-        samples: TokenBatch,
-        is_plain: NDArray[np.bool_],
-        may_close: NDArray[np.bool_],
-        end_weight: NDArray[np.float32],
-    ) -> tuple[TokenBatch, NDArray[np.bool_]]:
+    def add(self, samples: TokenBatch, ends: NDArray[Any]) -> tuple[TokenBatch, NDArray[np.bool_]]:
         """Add these tokens to the samples; return also which of them (bool[n]) are left without an end.
 
         Tokens before a sample carry a loss if its first token does.
 
         Args:
-            is_plain: bool[n]: whether to put the post-processor's ids around the sample.
-            may_close: bool[n]: whether EOS may follow it.
-            end_weight: float32[n]: of the loss of tokens after it.
+            ends: `ENDS`[n].
 
         Raises:
             TokenizerError: EOS must follow a sample, and the tokenizer has none.
         """
         _, offsets, input_ids, loss_mask, _ = samples
-        starts, stops = offsets[:-1], offsets[1:]
+        starts, stops, is_plain = offsets[:-1], offsets[1:], ~ends["is_chat"]
         last, has_end = input_ids[stops - 1], self._has_end(samples)
         before, after = self._before, self._after
         if len(after):
@@ -150,7 +146,7 @@ class Frame:
         if self._append_eos == "always":
             closed = last != self._eos
         elif self._append_eos == "auto":
-            closed = may_close & ~has_end
+            closed = ends["may_close"] & ~has_end
             if self._eos < 0 and closed.any():
                 raise no_eos(self._special_tokens)
         is_open = ~has_end & ~closed
@@ -165,8 +161,8 @@ class Frame:
         order = np.argsort(at, kind="stable")
         if loss_mask is not None:
             added = [
-                np.repeat(end_weight[plain], len(after)),
-                end_weight[closed],
+                np.repeat(ends["end_weight"][plain], len(after)),
+                ends["end_weight"][closed],
                 np.repeat(loss_mask[starts[plain]], len(before)),
             ]
             loss_mask = np.insert(loss_mask, at[order], np.concatenate(added).astype(loss_mask.dtype)[order])
