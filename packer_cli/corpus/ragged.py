@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.types import TokenBatch
-from packer_cli.format.ragged import Lists
+from packer_cli.format.ragged import Lists, offsets_of
 
 
 def join_arrays(arrays: Sequence[NDArray[Any]]) -> Lists:
     """Make each array a list; at least one."""
-    return Lists(np.cumsum([0, *map(len, arrays)], dtype=np.int64), np.concatenate(arrays))
+    return Lists(offsets_of(np.array([*map(len, arrays)])), np.concatenate(arrays))
 
 
 def take_samples(batch: TokenBatch, rows: NDArray[Any]) -> TokenBatch:
@@ -29,11 +29,9 @@ def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
     """Join the samples of several batches in the order of their lines; a single batch stays as it is. O(tokens)."""
     if len(batches) == 1:
         return batches[0]
-    ends = np.cumsum([0, *(len(batch.input_ids) for batch in batches)])
-    starts = [batch.offsets[:-1] + end for batch, end in zip(batches, ends.tolist(), strict=False)]
     joined = TokenBatch(
         np.concatenate([batch.lines for batch in batches]),
-        np.concatenate([*starts, ends[-1:]]).astype(np.int64),
+        offsets_of(np.concatenate([np.diff(batch.offsets) for batch in batches])),
         np.concatenate([batch.input_ids for batch in batches]),
         _join_ones([(batch.loss_mask, len(batch.input_ids)) for batch in batches], np.bool_),
         _join_ones([(batch.weight, len(batch.lines)) for batch in batches], np.float32),
