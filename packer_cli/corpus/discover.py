@@ -153,9 +153,8 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
     if hf.saved_path(name) is not None:
         return [_saved(name, source_id)]
     if os.path.isdir(name):
-        links: list[str] = []
-        found = list(_in_folder(name, source_id, set(own), links, skipped))
-        return [found[at] for at in _once([file.path for file in found])] if links else found
+        found = list(_in_folder(name, source_id, set(own), skipped))
+        return [found[at] for at in _once([file.path for file in found])]
     if os.path.exists(ids := _indexed(name)):
         return [named_file(ids, source_id)]
     if glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
@@ -167,7 +166,7 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
             below = _below_pattern(path, name)
             if os.path.isdir(path):
                 if "**" not in name:  # ** lists what is inside by itself
-                    found.extend(_in_folder(path, source_id, set(own), [], skipped, f"{below}/"))
+                    found.extend(_in_folder(path, source_id, set(own), skipped, f"{below}/"))
             else:
                 found.extend(listed_file(path, source_id, skipped, below))
         return [found[at] for at in _once([file.path for file in found])]
@@ -342,9 +341,9 @@ def _looks_like_path(name: str) -> bool:
 
 
 def _in_folder(
-    folder: str, source_id: int, seen: set[str], links: list[str], skipped: list[SkippedFiles], below: str = ""
+    folder: str, source_id: int, seen: set[str], skipped: list[SkippedFiles], below: str = ""
 ) -> Iterator[CorpusFile]:
-    """Yield the data files of a folder and those below; links to files are added to `links`. See `listed_file`."""
+    """Yield the data files of a folder and those below, see `listed_file`."""
     real = os.path.realpath(folder)
     if real in seen or _is_packed(folder):  # a link back to a folder above, or not data
         return
@@ -354,10 +353,8 @@ def _in_folder(
         return
     for entry in _entries(folder):
         if entry.is_dir():
-            yield from _in_folder(entry.path, source_id, seen, links, skipped, f"{below}{entry.name}/")
+            yield from _in_folder(entry.path, source_id, seen, skipped, f"{below}{entry.name}/")
         elif entry.is_file():
-            if entry.is_symlink():
-                links.append(entry.path)
             stamp = stamp_of_stat(entry.stat())
             yield from listed_file(entry.path, source_id, skipped, below + entry.name, stamp)
 
