@@ -64,9 +64,7 @@ def known_formats() -> str:
     return f"hbpack reads {', '.join(sorted(FORMATS))}, and text and JSON also with {', '.join(others)} or {last}"
 
 
-def listed_file(
-    path: str, source_id: int, skipped: list[SkippedFiles], below: str, found: str | None = None
-) -> Iterator[CorpusFile]:
+def listed_file(path: str, skipped: list[SkippedFiles], below: str, found: str | None = None) -> Iterator[CorpusFile]:
     """Yield the file, unless it is one of those that are passed over in folders and globs.
 
     Args:
@@ -77,7 +75,7 @@ def listed_file(
     name = os.path.basename(path).lower()
     if name.startswith(".") or name.endswith(COMPANIONS) or (found is None and not os.path.isfile(path)):
         return
-    found = found or stamp_of(CorpusFile(source_id, path, "jsonl"))
+    found = found or stamp_of(CorpusFile(0, path, "jsonl"))
     num_bytes = size_of(found)
     aside = [part for part in below.lower().split("/") if part.startswith("_")]  # As for Spark's own readers.
     if not num_bytes or not LEFTOVERS.isdisjoint(aside):
@@ -97,7 +95,7 @@ def listed_file(
         suffix = "_*" if aside else os.path.splitext(name)[1] or "no suffix"
         skipped.append(SkippedFiles(suffix=suffix, num_files=1, num_bytes=num_bytes))
         return
-    yield _file(path, source_id, kind, found)
+    yield _file(path, kind, found)
 
 
 def by_suffix(skipped: Iterable[SkippedFiles]) -> tuple[SkippedFiles, ...] | None:
@@ -131,7 +129,7 @@ def format_of(path: str) -> Kind | None:
     return (kind, compression) if kind in COMPRESSIBLE else None
 
 
-def named_file(path: str, source_id: int, found: str | None = None) -> CorpusFile:
+def named_file(path: str, found: str | None = None) -> CorpusFile:
     """Return a file that is read whatever its name, as long as its suffix, or without one its content, says how.
 
     Args:
@@ -142,19 +140,19 @@ def named_file(path: str, source_id: int, found: str | None = None) -> CorpusFil
     """
     if found is None and not os.path.isfile(path):
         raise InputError(f"{path}: not a regular file; write the data to a file first")
-    kind = format_of(path) or _kind_by_content(path, size_of(found or stamp_of(CorpusFile(source_id, path, "jsonl"))))
+    kind = format_of(path) or _kind_by_content(path, size_of(found or stamp_of(CorpusFile(0, path, "jsonl"))))
     if kind is None:
         suffix = os.path.splitext(path)[1]
         what = f'unknown suffix "{suffix}"' if suffix else "no suffix, and neither JSON lines nor Parquet or Arrow"
         raise InputError(f"{path}: {what}; {known_formats()}")
     if kind[0] in INDEXED and not is_file(index := READERS[kind[0]].parts(path)[1]):
         raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
-    return _file(path, source_id, kind, found)
+    return _file(path, kind, found)
 
 
-def _file(path: str, source_id: int, kind: Kind, found: str | None) -> CorpusFile:
+def _file(path: str, kind: Kind, found: str | None) -> CorpusFile:
     form, compression = kind
-    file = CorpusFile(source_id=source_id, path=path, format=form, compression=compression)
+    file = CorpusFile(source_id=0, path=path, format=form, compression=compression)
     if found is None or form in INDEXED:
         found = stamp_of(file)
     file = file._replace(num_bytes=size_of(found), stamp=found)

@@ -88,7 +88,8 @@ def find_files(
     """Find the files of an input; see `discover`. Files that are not read are added to `skipped`."""
     if output is not None and not is_url(output):
         output = os.path.realpath(output)
-    files = _find(source.path, source_id, output, [] if skipped is None else skipped)
+    found = _find(source.path, output, [] if skipped is None else skipped)
+    files = [file._replace(source_id=source_id) for file in found]
     if not files:
         is_pattern = glob.has_magic(source.path) and not os.path.isdir(source.path)
         what = "no data file matches this pattern" if is_pattern else "no data files in this folder"
@@ -140,23 +141,23 @@ def cut_file(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return [CorpusSlice.lost(file, error.reason)]
 
 
-def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
+def _find(name: str, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
     if name.startswith(MARK) and not os.path.exists(name):
-        return read_list(name.removeprefix(MARK), source_id)
+        return read_list(name.removeprefix(MARK))
     if is_url(name):
-        return _find_remote(name, source_id, output, skipped)
+        return _find_remote(name, output, skipped)
     own = set() if output is None else {output}
     if output is not None and os.path.exists(name) and _is_within(name, output):
         raise InputError(f"{name}: is in the output folder; name another output")
     if _is_packed(name):
         raise InputError(f"{name}: is an output of hbpack; name the data that it was made from")
     if hf.saved_path(name) is not None:
-        return [_saved(name, source_id)]
+        return [_saved(name)]
     if os.path.isdir(name):
-        found = list(_in_folder(name, source_id, set(own), skipped))
+        found = list(_in_folder(name, set(own), skipped))
         return [found[at] for at in _once([file.path for file in found])]
     if os.path.exists(ids := _indexed(name)):
-        return [named_file(ids, source_id)]
+        return [named_file(ids)]
     if glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
         found = []
         matches = sorted(_matches(name))
@@ -166,15 +167,15 @@ def _find(name: str, source_id: int, output: str | None, skipped: list[SkippedFi
             below = _below_pattern(path, name)
             if os.path.isdir(path):
                 if "**" not in name:  # ** lists what is inside by itself
-                    found.extend(_in_folder(path, source_id, set(own), skipped, f"{below}/"))
+                    found.extend(_in_folder(path, set(own), skipped, f"{below}/"))
             else:
-                found.extend(listed_file(path, source_id, skipped, below))
+                found.extend(listed_file(path, skipped, below))
         return [found[at] for at in _once([file.path for file in found])]
     if _looks_like_path(name):
         raise GoneError(
             f"{name}: no such file or directory, and not a Hugging Face data set name either; check the name"
         )
-    return [_saved(name, source_id)]
+    return [_saved(name)]
 
 
 def _matches(pattern: str) -> Iterator[str]:
@@ -220,7 +221,7 @@ def _below_pattern(path: str, pattern: str) -> str:
     return "" if "/_" in f"/{pattern[len(root) :]}" else path[len(root) :]
 
 
-def _find_remote(name: str, source_id: int, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
+def _find_remote(name: str, output: str | None, skipped: list[SkippedFiles]) -> list[CorpusFile]:
     """Find files behind a URL, by the rules for local ones.
 
     Price: a request per 1000 files, and per `.json`; of a pattern, also per folder.
@@ -230,7 +231,7 @@ def _find_remote(name: str, source_id: int, output: str | None, skipped: list[Sk
         raise InputError(f"{name}: is in the output folder; name another output")
     info = place.info_or_none()
     if info and info["type"] == "file":
-        return [named_file(str(place), source_id, stamp_of_object(info))]
+        return [named_file(str(place), stamp_of_object(info))]
     pattern = None
     if info is None and glob.has_magic(name):
         root = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
@@ -258,7 +259,7 @@ def _find_remote(name: str, source_id: int, output: str | None, skipped: list[Sk
     def look(path: str) -> tuple[list[CorpusFile], list[SkippedFiles]]:
         aside: list[SkippedFiles] = []
         below = path if pattern is None else _below_pattern(path, pattern)
-        return [*listed_file(str(place / path), source_id, aside, below, stamp_of_object(found[path]))], aside
+        return [*listed_file(str(place / path), aside, below, stamp_of_object(found[path]))], aside
 
     files: list[CorpusFile] = []
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hbpack-look") as pool:  # Some are read for their format.
@@ -268,9 +269,9 @@ def _find_remote(name: str, source_id: int, output: str | None, skipped: list[Sk
     return files
 
 
-def _saved(name: str, source_id: int) -> CorpusFile:
+def _saved(name: str) -> CorpusFile:
     """Find a Hugging Face data set, and stamp it."""
-    file = hf.find(name, source_id)
+    file = hf.find(name)
     return file._replace(stamp=stamp_of(file))
 
 
@@ -340,23 +341,21 @@ def _looks_like_path(name: str) -> bool:
     return "/" in name and os.path.isdir(name.split("/")[0])
 
 
-def _in_folder(
-    folder: str, source_id: int, seen: set[str], skipped: list[SkippedFiles], below: str = ""
-) -> Iterator[CorpusFile]:
+def _in_folder(folder: str, seen: set[str], skipped: list[SkippedFiles], below: str = "") -> Iterator[CorpusFile]:
     """Yield the data files of a folder and those below, see `listed_file`."""
     real = os.path.realpath(folder)
     if real in seen or _is_packed(folder):  # a link back to a folder above, or not data
         return
     seen.add(real)
     if hf.is_saved(folder):
-        yield _saved(folder, source_id)
+        yield _saved(folder)
         return
     for entry in _entries(folder):
         if entry.is_dir():
-            yield from _in_folder(entry.path, source_id, seen, skipped, f"{below}{entry.name}/")
+            yield from _in_folder(entry.path, seen, skipped, f"{below}{entry.name}/")
         elif entry.is_file():
             stamp = stamp_of_stat(entry.stat())
-            yield from listed_file(entry.path, source_id, skipped, below + entry.name, stamp)
+            yield from listed_file(entry.path, skipped, below + entry.name, stamp)
 
 
 def _check_compressed(file: CorpusFile) -> None:

@@ -38,7 +38,7 @@ class Entry:
     each."""
 
 
-def read_list(path: str, source_id: int) -> list[CorpusFile]:
+def read_list(path: str) -> list[CorpusFile]:
     """Read the files of a list. Whoever cuts them compares their contents with `CorpusFile.expected`.
 
     Raises:
@@ -57,15 +57,15 @@ def read_list(path: str, source_id: int) -> list[CorpusFile]:
             f"{path}: not a list of inputs ({reason}); it has an object a line, such as "
             '{"path": "a.jsonl", "size": 12}, with etag and xxh3 where they are known'
         ) from None
-    return [_checked(entry, path, source_id) for entry in entries]
+    return [_checked(entry, path) for entry in entries]
 
 
-def _checked(entry: Entry, path: str, source_id: int) -> CorpusFile:
+def _checked(entry: Entry, path: str) -> CorpusFile:
     info = RemotePath(entry.path).info_or_none() if is_url(entry.path) else None
     name = entry.path if is_url(entry.path) else os.path.join(os.path.dirname(path), entry.path)
     if info is None and not os.path.isfile(name):
         raise InputError(f"{name}: is missing, and the list {path} has it; put it back, or correct the list")
-    file = named_file(name, source_id, None if info is None else stamp_of_object(info))
+    file = named_file(name, None if info is None else stamp_of_object(info))
     etag = None if info is None else (version_of(info) or "").strip('"')
     for what, wanted, found in (("size", entry.size, file.num_bytes), ("ETag", entry.etag, etag)):
         if wanted is not None and wanted != found:

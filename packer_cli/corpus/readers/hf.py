@@ -42,7 +42,7 @@ def saved_path(text: str) -> tuple[str, str] | None:
     return (folder, split) if colon and is_saved(folder) else None
 
 
-def find(text: str, source_id: int) -> CorpusFile:
+def find(text: str) -> CorpusFile:
     """Find the split of a data set that `text` names; without one, `train` or the only one there is.
 
     Loads a set from the Hub or the cache, which may mean a download. Raises InputError when it cannot.
@@ -56,7 +56,7 @@ def find(text: str, source_id: int) -> CorpusFile:
         path = text if ":" in text else f"{text}:{_choose_split(text, _load_from_hub(text, None))}"
         load.cache_clear()  # The Hub may have another version than when this process looked last.
         num_bytes = load(path).data.nbytes
-    return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=num_bytes)
+    return CorpusFile(source_id=0, path=path, format="datasets", num_bytes=num_bytes)
 
 
 def folder_of(path: str) -> str:
