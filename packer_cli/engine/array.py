@@ -141,7 +141,8 @@ class ArrayRecords:
             value = json.loads(path.read_bytes())
             if value["pin"] != pin.fingerprint:
                 raise ValueError
-            return {part.pop("name"): FinishedPart.read(part, facts) for part in value["parts"]}
+            parts = [FinishedPart.read(part, facts) for part in value["parts"]]
+            return {part.name: part for part in parts}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -288,8 +289,8 @@ class TaskShare:
         if self.is_whole:
             return
         self._check()
-        listed = [{"name": name, **part.value()} for name, part in parts.items()]
-        write_json(self._records.path(self.task.index), {"pin": self._mine.fingerprint, "parts": listed})
+        values = [part.value() for part in parts.values()]
+        write_json(self._records.path(self.task.index), {"pin": self._mine.fingerprint, "parts": values})
 
     def all_parts(self, facts: Any) -> list[Mapping[str, FinishedPart]] | None:
         """Return the parts of each task, by name, in order; None unless all are done.

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask, TaskShare
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import Progress, Stopwatch, say
-from packer_cli.engine.sink import FinishedPart, Task, Written, remove_work
-from packer_cli.errors import BusyError
+from packer_cli.engine.sink import FinishedPart, Task, remove_work
+from packer_cli.errors import BusyError, RunError
 from packer_cli.files import fingerprint, write_text
 from packer_cli.folder_lock import TaskLock, add_note, find_holders, waiting
 from packer_cli.format.checksums import require_damage
@@ -110,21 +110,31 @@ class Parts(Generic[Task]):
                 (self.work / _STARTED).write_bytes(b"")
         progress(self._done, self._total)
 
-    def make(self, engine: Engine, work: Callable[[Task], Written]) -> None:
+    def make(self, engine: Engine, work: Callable[[Task], FinishedPart]) -> None:
         """Make the parts that are missing, after `begin`."""
         with closing(engine.run_writing(work, self.todo)) as outcomes:
-            for _, written in outcomes:
-                self.mark(written)
+            for _, part in outcomes:
+                self.mark(part)
 
-    def mark(self, written: Written) -> FinishedPart:
-        """Write the marker of a part, after `begin`."""
-        value = written.part.value()
+    def mark(self, part: FinishedPart) -> None:
+        """Write the marker of a part, after `begin`.
+
+        Raises:
+            RunError: this machine does not see the files, which a node of a cluster has written.
+        """
+        paths = () if is_remote(self._folder) else (self._folder / file.path for file in part.files)
+        missing = next((path for path in paths if not path.exists()), None)
+        if missing is not None:
+            raise RunError(
+                f"{str(missing)!r}, which a node has written, does not exist on this machine; name an output folder "
+                "that this machine and all nodes share"
+            )
+        value = part.value()
         marker = json.dumps({"part": value, "xxh3": fingerprint(value)})
-        write_text(self._marker(written.name), marker, sync=False)  # If it is lost, the part is only made again.
-        self.finished[written.name] = written.part
-        self._done += self.sizes[written.name]
+        write_text(self._marker(part.name), marker, sync=False)  # If it is lost, the part is only made again.
+        self.finished[part.name] = part
+        self._done += self.sizes[part.name]
         self._progress(self._done, self._total)
-        return written.part
 
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"

@@ -25,7 +25,6 @@ from typing import Any, Self
 from packer_cli.engine.local import Engine, Result, Task, default_workers
 from packer_cli.engine.processes import Died, Worker, end_servers, outcome_of, process_context, to_bytes
 from packer_cli.engine.progress import say
-from packer_cli.engine.sink import Written
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.sizes import counted
 from packer_cli.version import __version__
@@ -88,8 +87,6 @@ class RayEngine(Engine):
                         _check_tries(tries[number], outcome)
                         todo.appendleft(number)
                         continue
-                    if isinstance(outcome, Written):
-                        _check_there(outcome)
                     yield number, outcome
         finally:
             _cancel(ray, list(running))
@@ -148,17 +145,6 @@ def _check_tries(tries: int, lost: _Lost) -> None:
         raise RunError(
             f"Ray lost the worker of a task {tries} times, the last time: {lost}; make sure that its nodes have "
             "enough memory and stay up, and run the same command again to go on"
-        )
-
-
-def _check_there(written: Written) -> None:
-    """Check that this machine sees what a node wrote."""
-    paths = (written.folder / file.path for file in written.part.files)
-    missing = next((path for path in paths if not path.exists()), None)
-    if missing is not None:
-        raise RunError(
-            f"{str(missing)!r}, which a node of Ray has written, does not exist on this machine; name an output "
-            "folder that this machine and all nodes share"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from packer_cli.files import HashingFile, commit_file, remove_folder, temporary_file
 from packer_cli.format.checksums import find_damage
@@ -59,8 +59,10 @@ class WrittenFile(FileInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedPart:
-    """A finished part: the contents of its marker."""
+    """A finished part, and the contents of its marker."""
 
+    name: str
+    """The name of its task."""
     fingerprint: str
     files: tuple[WrittenFile, ...]
     facts: Any = field(default_factory=dict)
@@ -80,7 +82,7 @@ class FinishedPart:
 
 
 class Sink:
-    """Sink of the files that a task writes. Records their checksums."""
+    """Sink of the files that a task writes, a context manager. Records their checksums."""
 
     def __init__(self, folder: Path) -> None:
         """Write below `folder`."""
@@ -90,7 +92,7 @@ class Sink:
 
     @contextmanager
     def file(self, path: str) -> Iterator[HashingFile]:
-        """Open a new file. It keeps a temporary name until `commit`."""
+        """Open a new file. It keeps a temporary name until the sink's block ends."""
         final = self._folder / path
         with temporary_file(final) as (temporary, file):
             yield file
@@ -98,15 +100,16 @@ class Sink:
         version = version_of(final.info()) if isinstance(final, RemotePath) else None
         self.files.append(WrittenFile(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=version))
 
-    def commit(self) -> None:
-        """Sync the files and give them their final names."""
-        for temporary, path in self._waiting:
-            commit_file(temporary, path)
+    def __enter__(self) -> Self:
+        return self
 
-    def discard(self) -> None:
-        """Remove the temporary files."""
-        for temporary, _ in self._waiting:
-            temporary.unlink(missing_ok=True)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Sync the files and give them their final names; after an error, remove them."""
+        for temporary, path in self._waiting:
+            if kind is None:
+                commit_file(temporary, path)
+            else:
+                temporary.unlink(missing_ok=True)
 
 
 class MemorySink(Sink):
@@ -124,27 +127,11 @@ class MemorySink(Sink):
         yield HashingFile(self.contents[path])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """The result of a task: a part whose files are written. Can be pickled."""
-
-    name: str
-    part: FinishedPart
-    folder: Path
-    """The output folder."""
-
-
-def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path) -> Written:
+def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path) -> FinishedPart:
     """Run a task: `write` writes its files to the sink, below the output folder, and returns the part's `facts`."""
-    sink = Sink(folder)
-    try:
+    with Sink(folder) as sink:
         facts = write(task, sink)
-        sink.commit()
-    except BaseException:
-        sink.discard()
-        raise
-    part = FinishedPart(fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
-    return Written(name=task.name, part=part, folder=folder)
+    return FinishedPart(name=task.name, fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
 
 
 def remove_work(work: Path) -> None:

@@ -22,7 +22,7 @@ from packer_cli.engine.array import TaskShare, merged
 from packer_cli.engine.local import Engine, LocalEngine
 from packer_cli.engine.output import Output, Parts
 from packer_cli.engine.progress import Progress, Stopwatch, progress_bar, say
-from packer_cli.engine.sink import FinishedPart, Sink, Written, WrittenFile, write_part
+from packer_cli.engine.sink import FinishedPart, Sink, WrittenFile, write_part
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.export.formats import load_format
 from packer_cli.export.job import Job, Part, cut_parts
@@ -51,8 +51,8 @@ class _Work:
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def __call__(self, part: Part) -> Written:
-        """Write a part, under temporary names."""
+    def __call__(self, part: Part) -> FinishedPart:
+        """Write a part."""
         return write_part(partial(self._job.format.write_part, self._job), part, self._job.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -180,14 +180,13 @@ class Exporter(Output[ExportListing]):
         job, folder, recorded = self._job, self.folder, merged(parts)
         finished = [recorded[part.name] for part in job.parts]
         facts, files = [part.facts for part in finished], [file for part in finished for file in part.files]
-        sink = Sink(folder)
-        for number, path in enumerate(job.format.joined):
-            with sink.file(path) as whole:
-                for part in finished:
-                    with (folder / part.files[number].path).open("rb") as piece:
-                        shutil.copyfileobj(piece, whole, _BLOCK)
-        job.format.finish(job, facts, files, sink)
-        sink.commit()
+        with Sink(folder) as sink:
+            for number, path in enumerate(job.format.joined):
+                with sink.file(path) as whole:
+                    for part in finished:
+                        with (folder / part.files[number].path).open("rb") as piece:
+                            shutil.copyfileobj(piece, whole, _BLOCK)
+            job.format.finish(job, facts, files, sink)
         kept = [] if job.format.joined else files
         listing: ExportListing = {
             "hbpack_version": __version__,
@@ -218,11 +217,11 @@ def _listed_files(job: Job, listing: Mapping[str, Any]) -> tuple[dict[str, Finis
     """Return the parts, by name, and the other files that the listing of a finished export vouches for."""
     files = [read_record(WrittenFile, item) for item in listing.get("files", [])]
     each = 0 if job.format.joined else 1
-    listed = {
-        part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
+    listed = (
+        FinishedPart(name=part.name, fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
         for i, (part, facts) in enumerate(zip(job.parts, listing.get("parts", []), strict=False))
-    }
-    return listed, files[len(job.parts) * each :]
+    )
+    return {part.name: part for part in listed}, files[len(job.parts) * each :]
 
 
 def _mark_folder(folder: Path, header: ExportHeader) -> None:

@@ -48,8 +48,11 @@ class RemoteFile(io.RawIOBase):
         self._window: tuple[int, bytes] = (0, b"")
         self._block = FIRST_BLOCK
         self._goes_forward = goes_forward
-        self._pool: ThreadPoolExecutor | None = None
-        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
+        self._pool = ThreadPoolExecutor(AHEAD + 1, thread_name_prefix="hbpack-read-ahead")
+        self._ahead: deque[Future[bytes]] = deque()
+        """Requests of one block after another, from the end of the window on."""
+        self._planned = 0
+        """The place at which the next request begins."""
 
     def stop_at(self, stop: int) -> None:
         """Request nothing from `stop` on before it is read."""
@@ -89,9 +92,7 @@ class RemoteFile(io.RawIOBase):
 
     def close(self) -> None:
         """Forget the requests under way."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._ahead.clear()
         self._window = (0, b"")
         super().close()
@@ -99,31 +100,17 @@ class RemoteFile(io.RawIOBase):
     def _next(self, size: int) -> bytes:
         """Return bytes from the current place on, at least one."""
         begin, data = self._window
-        goes_on = self._at == begin + len(data)
-        self._block = min(2 * self._block, LARGEST_BLOCK) if goes_on and data else FIRST_BLOCK
+        goes_on = bool(data) and self._at == begin + len(data)
+        self._block = min(2 * self._block, LARGEST_BLOCK) if goes_on else FIRST_BLOCK
         if not self._goes_forward:
             return self._fetch(self._at, min(self._at + max(size, self._block), self._size))
-        if self._ahead and self._ahead[0][0] == self._at:
-            future = self._ahead.popleft()[1]
-            self._request_ahead()
-            return future.result()
-        for _, future in self._ahead:
-            future.cancel()
-        self._ahead.clear()
-        stop = min(self._at + self._block, max(self._stop, self._at + 1), self._size)
-        block = self._fetch(self._at, stop)
-        if goes_on and data:
-            self._planned = self._at + len(block)
-            self._request_ahead()
-        return block
-
-    def _request_ahead(self) -> None:
-        """Keep `AHEAD` requests under way."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="hbpack-read-ahead")
-        while len(self._ahead) < AHEAD and self._planned < self._stop:
-            at, self._planned = self._planned, min(self._planned + self._block, self._stop)
-            self._ahead.append((at, self._pool.submit(self._fetch, at, self._planned)))
-
-    _planned = 0
-    """Place at which the next request ahead begins."""
+        if not goes_on:
+            for future in self._ahead:
+                future.cancel()
+            self._ahead.clear()
+            self._planned = self._at
+        stop = max(self._stop, self._at + 1)
+        while self._planned < stop and len(self._ahead) <= (AHEAD if goes_on else 0):
+            at, self._planned = self._planned, min(self._planned + self._block, stop)
+            self._ahead.append(self._pool.submit(self._fetch, at, self._planned))
+        return self._ahead.popleft().result()

@@ -310,4 +310,5 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
     if manifest is None:
         return {}
     files = [WrittenFile(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
-    return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
+    fingerprint = manifest.planned_fingerprint
+    return {file.path: FinishedPart(name=file.path, fingerprint=fingerprint, files=(file,)) for file in files}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.engine.sink import Sink, Written, write_part
+from packer_cli.engine.sink import FinishedPart, Sink, write_part
 from packer_cli.format.arrays import Columns, columns_of, to_batch
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
@@ -189,8 +189,8 @@ class ShardWriter:
         largest = PACKS_PER_BATCH * max(group.capacity for group in self._plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
 
-    def __call__(self, task: ShardTask) -> Written:
-        """Write a shard, under a temporary name."""
+    def __call__(self, task: ShardTask) -> FinishedPart:
+        """Write a shard."""
         return write_part(self.write, task, self._folder)
 
     def __reduce__(self) -> tuple[Any, ...]:

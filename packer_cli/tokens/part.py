@@ -20,7 +20,7 @@ from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, Reject
 from packer_cli.corpus.versions import hold, is_small, map_many
-from packer_cli.engine.sink import Sink, Written, write_part
+from packer_cli.engine.sink import FinishedPart, Sink, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import HashingFile, fingerprint
 from packer_cli.format.schema import RowColumns, token_type
@@ -134,7 +134,7 @@ _loaded: dict[tuple[str, str], Backends] = {}
 _encoders: dict[tuple[str, str, SampleOptions], Encoder] = {}
 
 
-def work(folder: Path, task: PartTask | Description) -> Written | TokenizerInfo:
+def work(folder: Path, task: PartTask | Description) -> FinishedPart | TokenizerInfo:
     """Do a task in the store's folder. This module has the function because workers need not import the stage.
 
     Raises RunError where a file that was found when the run began can no longer be read: finished parts stay.

@@ -27,7 +27,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Output, Parts
 from packer_cli.engine.processes import Died
 from packer_cli.engine.progress import Progress, say
-from packer_cli.engine.sink import FinishedPart, Written, WrittenFile
+from packer_cli.engine.sink import FinishedPart, WrittenFile
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
@@ -282,8 +282,9 @@ class StoreOutput(Output[StoreIndex]):
         if kept:
             announce(kept[0].tokenizer)
         with closing(_run(engine, parts.todo, self.store, None if kept else announce)) as outcomes:
-            for written in outcomes:
-                self._require(parts.mark(written).facts.part)
+            for part in outcomes:
+                parts.mark(part)
+                self._require(part.facts.part)
         return num_reused
 
     def describe(self, result: StoreIndex) -> str:
@@ -296,7 +297,7 @@ class StoreOutput(Output[StoreIndex]):
 
 def _run(
     engine: Engine, todo: list[PartTask], folder: Path, announce: Callable[[TokenizerInfo], None] | None
-) -> Generator[Written, None, None]:
+) -> Generator[FinishedPart, None, None]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
     Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.
@@ -310,7 +311,7 @@ def _run(
         is_risky = any(is_columnar(slice_.file) for task in todo for slice_ in task.slices)
         crashed: list[tuple[PartTask, Died]] = []
         for i, result in engine.run(partial(work, folder), tasks, is_risky=is_risky):
-            if isinstance(result, Written):
+            if isinstance(result, FinishedPart):
                 yield result
             elif isinstance(result, Died):
                 crashed += [(task, result)] if isinstance(task := tasks[i], PartTask) else []
@@ -350,10 +351,10 @@ def _listed_parts(folder: Path, index: StoreIndex | None, tasks: Sequence[PartTa
             num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
             files.append(WrittenFile(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
         facts = PartFacts(part=info, tokenizer=index.tokenizer)
-        part = FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
+        part = FinishedPart(name="", fingerprint=info.fingerprint, files=tuple(files), facts=facts)
         listed[info.fingerprint] = listed[f"{at}"] = part
     keys = {task.name: task.slices[0].file.path if task.is_kept else task.fingerprint for task in tasks}
-    return {name: listed[key] for name, key in keys.items() if key in listed}
+    return {name: replace(listed[key], name=name) for name, key in keys.items() if key in listed}
 
 
 def _renamed(

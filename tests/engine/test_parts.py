@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.output import Parts
-from packer_cli.engine.sink import FinishedPart, Sink, Written, WrittenFile, remove_work, write_part
-from packer_cli.errors import InputError
+from packer_cli.engine.sink import FinishedPart, Sink, WrittenFile, remove_work, write_part
+from packer_cli.errors import InputError, RunError
 from packer_cli.files import fingerprint
 from tests.reference import tree
 
@@ -48,7 +48,7 @@ def write(task: Task, sink: Sink) -> dict[str, Any]:
     return {"number": task.number}
 
 
-def make(folder: Path, task: Task) -> Written:
+def make(folder: Path, task: Task) -> FinishedPart:
     return write_part(write, task, folder)
 
 
@@ -214,8 +214,9 @@ def test_parts_come_from_processes_in_any_order(tmp_path, expected):
     shown = []
     parts.begin(lambda *done: shown.append(done))
     with LocalEngine(2) as engine:
-        for _, written in engine.run(Make(tmp_path), parts.todo):
-            assert parts.mark(written).facts == {"number": int(written.name[-1])}
+        for _, part in engine.run(Make(tmp_path), parts.todo):
+            parts.mark(part)
+            assert part.facts == {"number": int(part.name[-1])}
     assert shown[0] == (0, 150)
     assert shown[-1] == (150, 150)
     assert finish(tmp_path) == []
@@ -226,7 +227,7 @@ def test_parts_come_from_processes_in_any_order(tmp_path, expected):
 class Make:
     folder: Path
 
-    def __call__(self, task: Task) -> Written:
+    def __call__(self, task: Task) -> FinishedPart:
         return make(self.folder, task)
 
 
@@ -235,3 +236,17 @@ def test_progress_begins_with_what_is_there(tmp_path):
     shown = []
     opened(tmp_path).begin(lambda *done: shown.append(done))
     assert shown == [(80, 150)]
+
+
+def test_files_of_a_node_that_this_machine_does_not_see(tmp_path):
+    parts = opened(tmp_path)
+    parts.begin(lambda done, total: None)
+    part = make(tmp_path, TASKS[1])
+    (tmp_path / part.files[0].path).unlink()  # As on a node with a disk of its own.
+    with pytest.raises(RunError) as caught:
+        parts.mark(part)
+    assert str(caught.value) == (
+        f"'{tmp_path / part.files[0].path}', which a node has written, does not exist on this machine; name an output "
+        "folder that this machine and all nodes share"
+    )
+    assert TASKS[1] in opened(tmp_path).todo
