@@ -70,26 +70,15 @@ class HashingFile(io.RawIOBase):
 def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
     """Write to a temporary name beside `path`; sync and rename when the block ends well, remove it when not.
 
-    Without `sync` a loss of power may leave the file empty: for what can be told to be damaged and made again.
-    """
-    with temporary_file(path) as (temporary, file):
-        yield file
-    commit_file(temporary, path, sync=sync)
-
-
-@contextmanager
-def temporary_file(path: Path) -> Iterator[tuple[Path, HashingFile]]:
-    """Write to a temporary name beside `path`, for `commit_file` later; removed where the block does not end well.
+    A thread syncs a large file while it is being written, so that the disk is busy all the time. Without `sync` a loss
+    of power may leave the file empty: for what can be told to be damaged and made again.
 
     A remote file has no other name: it is written to a nameless file of this machine, and uploaded when the block ends
     well.
-
-    A thread syncs a large file while it is being written, so that the disk is busy all the time and `commit_file` has
-    little left to wait for.
     """
     if isinstance(path, RemotePath):
         with tempfile.TemporaryFile() as local:
-            yield path, HashingFile(local)
+            yield HashingFile(local)
             local.flush()
             path.upload(local)
         return
@@ -97,12 +86,13 @@ def temporary_file(path: Path) -> Iterator[tuple[Path, HashingFile]]:
     temporary = temporary_name(path)
     try:
         with temporary.open("wb") as file, ThreadPoolExecutor(1) as thread:
-            hashing = HashingFile(file, thread)
-            yield temporary, hashing
+            hashing = HashingFile(file, thread if sync else None)
+            yield hashing
             hashing.wait()
     except BaseException as error:
         _give_up(temporary, path, error)
         raise
+    commit_file(temporary, path, sync=sync)
 
 
 def temporary_name(path: Path) -> Path:
@@ -125,9 +115,7 @@ def link_file(path: Path, to: Path) -> None:
 
 
 def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
-    """Sync a temporary file, and give it its final name; a remote file has it."""
-    if is_remote(path):
-        return
+    """Sync a temporary file, and give it its final name."""
     try:
         if sync:
             _sync(temporary, os.O_RDWR)

@@ -15,11 +15,10 @@ def test_a_file_is_synced_while_it_is_written(tmp_path, monkeypatch):
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), synced.set()))
     path = tmp_path / "file"
-    with files.temporary_file(path) as (temporary, file):
+    with files.atomic_file(path) as file:
         file.write(b"x" * 40_000)
         assert synced.wait(60), "the first sync comes before the end"
         file.write(b"x" * 60_000)
-    files.commit_file(temporary, path)
     assert path.read_bytes() == b"x" * 100_000
 
 
@@ -32,7 +31,7 @@ def test_an_early_sync_that_fails_fails_the_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     with (
         pytest.raises(OSError, match="No space left on device") as error,
-        files.temporary_file(path) as (_, file),
+        files.atomic_file(path) as file,
     ):
         file.write(b"x" * 20)
     assert error.value.filename == str(path)

@@ -1,9 +1,9 @@
 """Outputs of parts: resumable, and made by the tasks of a job array, the last of which completes them.
 
-A task of a stage makes a part, in any process and in any order: it writes the files of the part under temporary names,
-syncs and renames them (`Sink`). Then `Parts` writes a *marker* that vouches for them: a JSON file with the part's
-fingerprint, its files with their checksums, what the stage needs to know about it, and a checksum of all of this. If
-the run is killed, the next one keeps every part whose files still match its marker, and makes the others.
+A task of a stage makes a part, in any process and in any order: it writes the files of the part, each of which gets
+its name when it is whole and synced (`Sink`). Then `Parts` writes a *marker* that vouches for them: a JSON file with
+the part's fingerprint, its files with their checksums, what the stage needs to know about it, and a checksum of all of
+this. If the run is killed, the next one keeps every part whose files still match its marker, and makes the others.
 
 When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
 and removes the markers. Parts of other content have files of other names, and a part that is made again has the same

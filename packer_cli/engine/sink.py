@@ -1,4 +1,4 @@
-"""Files that a task writes: those of one part, under temporary names until all are written."""
+"""Files that a task writes: those of one part, and the record that vouches for them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from packer_cli.files import HashingFile, commit_file, remove_folder, temporary_file
+from packer_cli.files import HashingFile, atomic_file, remove_folder
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.entries import FileInfo
 from packer_cli.format.records import json_values, read_record
@@ -82,34 +82,21 @@ class FinishedPart:
 
 
 class Sink:
-    """Sink of the files that a task writes, a context manager. Records their checksums."""
+    """Sink of the files that a task writes. Records their checksums."""
 
     def __init__(self, folder: Path) -> None:
         """Write below `folder`."""
         self.files: list[WrittenFile] = []
         self._folder = folder
-        self._waiting: list[tuple[Path, Path]] = []
 
     @contextmanager
     def file(self, path: str) -> Iterator[HashingFile]:
-        """Open a new file. It keeps a temporary name until the sink's block ends."""
+        """Write a new file, see `atomic_file`."""
         final = self._folder / path
-        with temporary_file(final) as (temporary, file):
+        with atomic_file(final) as file:
             yield file
-        self._waiting.append((temporary, final))
         version = version_of(final.info()) if isinstance(final, RemotePath) else None
         self.files.append(WrittenFile(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=version))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Sync the files and give them their final names; after an error, remove them."""
-        for temporary, path in self._waiting:
-            if kind is None:
-                commit_file(temporary, path)
-            else:
-                temporary.unlink(missing_ok=True)
 
 
 class MemorySink(Sink):
@@ -129,8 +116,8 @@ class MemorySink(Sink):
 
 def write_part(write: Callable[[Task, Sink], Any], task: Task, folder: Path) -> FinishedPart:
     """Run a task: `write` writes its files to the sink, below the output folder, and returns the part's `facts`."""
-    with Sink(folder) as sink:
-        facts = write(task, sink)
+    sink = Sink(folder)
+    facts = write(task, sink)
     return FinishedPart(name=task.name, fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
 
 

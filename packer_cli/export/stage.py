@@ -180,13 +180,13 @@ class Exporter(Output[ExportListing]):
         job, folder, recorded = self._job, self.folder, merged(parts)
         finished = [recorded[part.name] for part in job.parts]
         facts, files = [part.facts for part in finished], [file for part in finished for file in part.files]
-        with Sink(folder) as sink:
-            for number, path in enumerate(job.format.joined):
-                with sink.file(path) as whole:
-                    for part in finished:
-                        with (folder / part.files[number].path).open("rb") as piece:
-                            shutil.copyfileobj(piece, whole, _BLOCK)
-            job.format.finish(job, facts, files, sink)
+        sink = Sink(folder)
+        for number, path in enumerate(job.format.joined):
+            with sink.file(path) as whole:
+                for part in finished:
+                    with (folder / part.files[number].path).open("rb") as piece:
+                        shutil.copyfileobj(piece, whole, _BLOCK)
+        job.format.finish(job, facts, files, sink)
         kept = [] if job.format.joined else files
         listing: ExportListing = {
             "hbpack_version": __version__,
@@ -215,13 +215,16 @@ class Exporter(Output[ExportListing]):
 
 def _listed_files(job: Job, listing: Mapping[str, Any]) -> tuple[dict[str, FinishedPart], list[WrittenFile]]:
     """Return the parts, by name, and the other files that the listing of a finished export vouches for."""
-    files = [read_record(WrittenFile, item) for item in listing.get("files", [])]
+    try:
+        files = [read_record(WrittenFile, item) for item in listing.get("files", [])]
+    except ValueError:
+        files = []  # Of another release, or changed: everything is written again.
     each = 0 if job.format.joined else 1
     listed = (
         FinishedPart(name=part.name, fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
         for i, (part, facts) in enumerate(zip(job.parts, listing.get("parts", []), strict=False))
     )
-    return {part.name: part for part in listed}, files[len(job.parts) * each :]
+    return {part.name: part for part in listed if files}, files[len(job.parts) * each :]
 
 
 def _mark_folder(folder: Path, header: ExportHeader) -> None:

@@ -7,8 +7,8 @@ iteration of all ranks together, and 30 a row of each.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -127,12 +127,6 @@ class RankRows:
     firsts: NDArray[np.int64]
     """int64[i]: first row of each iteration."""
 
-    _items: tuple[Callable[[int], Any], ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        # Look up the methods once, which would be a third of the price of a row.
-        object.__setattr__(self, "_items", tuple(self.columns[name].item for name in RankRow._fields))
-
     def __len__(self) -> int:
         return len(self.firsts)
 
@@ -147,7 +141,7 @@ class RankRows:
 
     def row(self, i: int) -> RankRow:
         """Return row `i`."""
-        return RankRow(*[item(i) for item in self._items])
+        return RankRow(*[self.columns[name].item(i) for name in RankRow._fields])
 
 
 def read_rank_rows(

@@ -125,15 +125,15 @@ class RemotePath:
 
     def exists(self) -> bool:
         """Whether there is an object of this name, or one below."""
-        return self.kind() is not None
+        return self.info_or_none() is not None
 
     def is_file(self) -> bool:
         """Whether there is an object of this name."""
-        return self.kind() == "file"
+        return (self.info_or_none() or {}).get("type") == "file"
 
     def is_dir(self) -> bool:
         """Whether there is an object below this name."""
-        return self.kind() == "directory"
+        return (self.info_or_none() or {}).get("type") == "directory"
 
     def stat(self) -> Any:
         """Return the object's size, as `st_size`."""
@@ -321,11 +321,6 @@ class RemotePath:
             return self.read_bytes() == data
         except FileNotFoundError:  # Removed meanwhile.
             return False
-
-    def kind(self) -> str | None:
-        """Return `file`, `directory`, or None where there is neither."""
-        info = self.info_or_none()
-        return None if info is None else str(info["type"])
 
     def info_or_none(self) -> ObjectInfo | None:
         """Return `info`; None where there is neither an object nor a folder."""

@@ -19,7 +19,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.blocks import fingerprint
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.output import make_whole
-from packer_cli.files import temporary_file
+from packer_cli.files import atomic_file
 from packer_cli.tokens import part
 from packer_cli.tokens.encode.masks import Backends
 from packer_cli.tokens.store import open_store
@@ -164,12 +164,12 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
 
     def run_around() -> None:
         fingerprint(str(code))
-        with code.open("rb") as lines, temporary_file(folder / "around") as (path, file):
+        with code.open("rb") as lines, atomic_file(folder / "around", sync=False) as file:
             for line in lines:
                 orjson.loads(line)
             for first in range(0, num_bytes, len(block)):
                 file.write(block[: num_bytes - first])
-        path.unlink()
+        (folder / "around").unlink()
 
     shutil.rmtree(folder / "out", ignore_errors=True)
     run_stage()

@@ -32,7 +32,7 @@ format = type(load_format(name))
 write = format.write_part
 def killing(self, job, part, sink):
     done = write(self, job, part, sink)
-    if part.number == int(last):  # Written, and not yet under its name.
+    if part.number == int(last):  # Written, and without a marker.
         while not (job.folder / ".export" / f"part-{part.number - 1:05d}.json").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -75,8 +75,8 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(source_of, exported, tm
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     markers = sorted(path.name for path in (output / ".export").glob("part-*"))
     assert markers == ["part-00000.json", "part-00001.json"]
-    # Two files of parts, or none that is joined of them; nothing that vouches for the whole.
-    assert len(list(output.glob("[!.]*"))) == (0 if name == "megatron" else 2)
+    # Three files of parts, or none that is joined of them; nothing that vouches for the whole.
+    assert len(list(output.glob("[!.]*"))) == (0 if name == "megatron" else 3)
     assert not (output / NAME).exists()
     exporter = type(load_format(name))
     write, written = exporter.write_part, []
@@ -149,6 +149,17 @@ def test_a_repair_that_ends_early_goes_on(source_of, exported, tmp_path, monkeyp
     assert found == wanted
     again = export(source_of(name), name, output, *options_of(name))
     assert again.stderr.splitlines()[0] == "the export is up to date"
+
+
+@pytest.mark.parametrize("name", ["megatron", "parquet"])
+def test_a_listing_of_another_release_vouches_for_no_file(packed, exported, tmp_path, name):
+    output = shutil.copytree(exported(name), tmp_path / "dir")
+    listing = json.loads((output / NAME).read_text())
+    listing["files"][0]["offset"] = 0
+    (output / NAME).write_text(json.dumps(listing))
+    done = export(packed, name, output, *options_of(name))
+    assert (done.code, "exported" in done.stderr) == (0, True)
+    assert files(output) == files(exported(name))
 
 
 def test_a_lost_index_is_written_again(packed, exported, tmp_path):
