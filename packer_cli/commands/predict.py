@@ -20,9 +20,8 @@ from packer_cli.commands.plan_store import check_options
 from packer_cli.commands.tokenize import CorpusStore
 from packer_cli.commands.write import refuse_index
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
-from packer_cli.corpus.readers.base import default_slice_bytes
 from packer_cli.corpus.types import CorpusFile
-from packer_cli.corpus.versions import is_small
+from packer_cli.corpus.versions import is_pinned, is_small
 from packer_cli.engine.local import Engine
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import ReasonCount
@@ -179,13 +178,10 @@ def predict_pack(
 
 
 def _requests(file: CorpusFile) -> int:
-    """Estimate the requests that read a file: one pass cuts it, and each part is read by itself."""
+    """Estimate the requests that read a file: to the cache of the node, or to cut it and again for its parts."""
     if not is_url(file.path) or is_small(file):
         return int(is_url(file.path))
-    parts, whole = max(1, file.num_bytes // default_slice_bytes(file.num_bytes)), _blocks(file.num_bytes)
-    if file.compression != "none":
-        return 2 * whole + 8
-    return whole + (3 * min(32, 4 * parts) if file.format == "parquet" else parts * _blocks(file.num_bytes // parts))
+    return _blocks(file.num_bytes) * (1 if is_pinned(file) else 3)
 
 
 def _blocks(num_bytes: int) -> int:

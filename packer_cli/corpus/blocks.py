@@ -7,7 +7,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ import xxhash
 from packer_cli.corpus.types import Compression, CorpusFile, CorpusSlice
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.format.checksums import file_checksum
-from packer_cli.remote.local import open_source as open_remote_or_map
+from packer_cli.remote import local
+from packer_cli.remote.local import KeptFile
 from packer_cli.remote.path import RemotePath, as_path
 from packer_cli.remote.system import ObjectInfo, is_url
 
@@ -24,6 +25,8 @@ SCAN_BYTES = 8 << 20
 """Bytes a read when a file is scanned."""
 FIRST_BYTES = 64 << 10
 """Bytes of the first read, which is all of a small file: more memory would take longer to come by than the file."""
+SMALL_BYTES = 4 << 20
+"""Most bytes of an object that is read whole, with many others at a time."""
 COMPRESSED_BYTES = 128 << 10
 """Compressed bytes a read."""
 MAX_ZSTD_WINDOW = 1 << 27
@@ -100,6 +103,18 @@ def listed_version(file: CorpusFile) -> ObjectInfo | None:
     return found if is_one and RemotePath(file.path).can_pin(found) else None
 
 
+def keep_copy(file: CorpusFile) -> None:
+    """Fetch an object that will be read more than once to the cache of this node, if it is large and there is room."""
+    version = listed_version(file) if file.num_bytes > SMALL_BYTES else None
+    if version is not None and (copy := local.find_copy(RemotePath(file.path), version, fetch=True)):
+        copy.close()
+
+
+def _find_copy(file: CorpusFile) -> KeptFile | None:
+    version = listed_version(file)
+    return None if version is None else local.find_copy(RemotePath(file.path), version)
+
+
 def open_file(file: CorpusFile, stop: int | None = None) -> io.RawIOBase:
     """Open a file to be read forward, unbuffered; every reader of bytes opens its inputs here.
 
@@ -113,8 +128,10 @@ def open_file(file: CorpusFile, stop: int | None = None) -> io.RawIOBase:
     if file.content is not None:
         return cast("io.RawIOBase", io.BytesIO(file.content))
     path: Any = as_path(file.path)
-    if not isinstance(path, RemotePath):
-        return cast("io.RawIOBase", path.open("rb", buffering=0))
+    copy = _find_copy(file)
+    if copy is not None or not isinstance(path, RemotePath):
+        with closing(copy or KeptFile(path)) as kept:
+            return cast("io.RawIOBase", kept.path.open("rb", buffering=0))
     ranges = path.open_ranges(goes_forward=True, listed=listed_version(file))
     if stop is not None:
         ranges.stop_at(stop)
@@ -137,8 +154,8 @@ def open_source(file: CorpusFile) -> Any:
         import pyarrow as pa
 
         return pa.BufferReader(file.content)
-    with readable(file.path):
-        return open_remote_or_map(as_path(file.path), listed=listed_version(file))
+    with readable(file.path), closing(_find_copy(file) or KeptFile(as_path(file.path))) as kept:
+        return local.open_source(kept.path, listed=listed_version(file))
 
 
 def fingerprint(file: CorpusFile, *, on_chunk: Callable[[bytes], None] | None = None) -> str:
@@ -238,6 +255,8 @@ class Blocks(AbstractContextManager["Blocks"]):
         self._xxh3, self._digest = xxh3, xxhash.xxh3_128()
         self._path = file.path
         stop = file.num_bytes if stop is None else stop
+        if file.compression != "none" and xxh3:  # Each slice of it is read from the beginning.
+            keep_copy(file)
         self.left = stop - start
         """Bytes of the file itself, or of the range, that have not been read yet."""
         self.consumed = 0

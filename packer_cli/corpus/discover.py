@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from pathlib import PurePosixPath
 from typing import Any
 
-from packer_cli.corpus.blocks import Blocks, DamagedFileError, readable, unreadable, with_checksums
+from packer_cli.corpus.blocks import Blocks, DamagedFileError, keep_copy, readable, unreadable, with_checksums
 from packer_cli.corpus.data_files import by_suffix, format_of, known_formats, listed_file, named_file, shown_skipped
 from packer_cli.corpus.input_list import MARK, differs, read_list
 from packer_cli.corpus.input_text import parse_input
@@ -120,6 +120,8 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
     slices: list[CorpusSlice] = []
     for listed in files:
         file = hold(listed) if is_small(listed) else restamped(listed)
+        if is_pinned(file):
+            keep_copy(file)
         if file.compression != "none":
             _check_compressed(file)
         cut = cut_file(file, slice_bytes)

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import xxhash
 
-from packer_cli.corpus.blocks import changed, checksums, listed_version, open_file, readable
+from packer_cli.corpus.blocks import SMALL_BYTES, changed, checksums, listed_version, open_file, readable
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.errors import RunError
@@ -37,8 +37,6 @@ _OF_CONTENT = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss:
 """Storage that gives an object another version with each write."""
 AT_ONCE = 32
 """Small objects that a process requests at a time."""
-SMALL_BYTES = 4 << 20
-"""Most bytes of an object that is read whole, with many others at a time."""
 
 
 def _stamp(path: str) -> str:

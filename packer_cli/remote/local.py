@@ -26,6 +26,7 @@ from typing import Any
 import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
+from packer_cli.remote.file import LARGEST_BLOCK
 from packer_cli.remote.path import RemotePath, version_of
 from packer_cli.remote.system import ObjectInfo
 
@@ -81,6 +82,11 @@ class FileCache:
         """Fetch a file that will be needed soon, unless it is there or there is no room."""
         if not (self.folder / name).exists():
             self._fetch(self.folder / name, num_bytes, fill, lambda: None, needed=False)
+
+    def find(self, name: str, num_bytes: int) -> KeptFile | None:
+        """Open the file with this name and size if it is there."""
+        descriptor = self._open_shared(self.folder / name, num_bytes)
+        return None if descriptor is None else KeptFile(self.folder / name, descriptor)
 
     def discard(self, name: str) -> None:
         """Remove a damaged file; processes that have it open can still read it."""
@@ -294,6 +300,36 @@ def map_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | 
 
     with closing(_open_copy(path, num_bytes, xxh3)) as copy:
         return pa.memory_map(str(copy.path))
+
+
+def find_copy(path: RemotePath, version: ObjectInfo, *, fetch: bool = False) -> KeptFile | None:
+    """Open this node's copy of a version of an object; return None if there is none.
+
+    Args:
+        version: size and ETag, which reads can name.
+        fetch: make the copy if it would take less than half of the room on the disk of the cache.
+
+    Raises:
+        RunError: the object is no longer of this version.
+    """
+    num_bytes = int(version["size"])
+    name = cached_name(xxhash.xxh3_128_hexdigest(f"{path} {version['ETag']}".encode()), num_bytes)
+    cache = FileCache(default_cache_dir(), CACHE_BYTES)
+
+    def fill(descriptor: int) -> None:
+        with (
+            path.open_ranges(goes_forward=True, listed=version) as raw,
+            open(descriptor, "wb", closefd=False) as file,
+        ):
+            shutil.copyfileobj(raw, file, LARGEST_BLOCK)
+
+    with suppress(OSError, RemoteError):  # Whoever reads the object itself says what is wrong with it.
+        if fetch:
+            cache.folder.mkdir(parents=True, exist_ok=True)
+            if 2 * num_bytes < shutil.disk_usage(cache.folder).free:
+                cache.fetch(name, num_bytes, fill)
+        return cache.find(name, num_bytes)
+    return None
 
 
 _compared: set[str] = set()

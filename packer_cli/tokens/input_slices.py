@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import xxhash
 
@@ -51,6 +51,13 @@ class Unit:
     """Weight of all files before the unit: about the bytes of their records, uncompressed."""
     stop: int
     """Sum of `start` and the unit's own weight."""
+    is_divided: bool = False
+    """Whether several tasks of an array share the parts of the file, each of which then reads all of it to cut it."""
+
+    @property
+    def weight(self) -> int:
+        """The unit's own weight."""
+        return self.stop - self.start
 
     def task_name(self, number: int = 0) -> str:
         """Name the task of one of its parts; small files share the first."""
@@ -65,16 +72,19 @@ class Cut:
     """Place of the part: its first file in the listing, and its slice of that file."""
     slices: tuple[CorpusSlice, ...]
     start: int
-    """Approximate begin of the part in the listing; see `Unit`."""
+    """Approximate begin in the listing, by which a task takes the part; of the unit, unless that is divided."""
     stop: int
-    """Approximate end of the part in the listing."""
+    """Approximate end in the listing."""
 
 
-def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
+def list_units(files: Sequence[CorpusFile], num_tasks: int = 1) -> list[Unit]:
     """List units of all files, in order, from the files' names, sizes and formats alone; nothing is read.
 
     Where a group of small files ends is for the files around that place to say: a file that comes or goes changes its
     own group, maybe the next ones, and no group far behind it.
+
+    Args:
+        num_tasks: of the array; a file is divided among them if it is more than the share of one, and not compressed.
     """
     groups: list[list[CorpusFile]] = []
     held = GROUP_BYTES + 1
@@ -92,7 +102,11 @@ def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
             Unit(number=number, files=tuple(group), is_shared=stop - start <= GROUP_BYTES, start=start, stop=stop)
         )
         number, start = number + len(group), stop
-    return units
+    return [replace(unit, is_divided=_may_divide(unit) and unit.weight * num_tasks > start) for unit in units]
+
+
+def _may_divide(unit: Unit) -> bool:
+    return not unit.is_shared and all(file.compression == "none" for file in unit.files)
 
 
 def _is_full(group: Sequence[CorpusFile], held: int, file: CorpusFile) -> bool:
@@ -143,18 +157,14 @@ def cut_units(
     cuts: list[Cut] = []
     for unit in units:
         slices = [slice_ for _ in unit.files for slice_ in next(of_file)]
-        weight = unit.stop - unit.start
         parts = [tuple(slices)] if unit.is_shared else [(slice_,) for slice_ in slices]
-        cuts += [
-            Cut(
-                name=unit.task_name(i),
-                slices=part,
-                start=unit.start + weight * i // len(parts),
-                stop=unit.start + weight * (i + 1) // len(parts),
-            )
-            for i, part in enumerate(parts)
-            if part
-        ]
+        begun = unit.start
+        for i, part in enumerate(parts):
+            ended = unit.start + unit.weight * (i + 1) // len(parts)
+            start, stop = (begun, ended) if unit.is_divided else (unit.start, unit.stop)
+            if part:
+                cuts.append(Cut(name=unit.task_name(i), slices=part, start=start, stop=stop))
+            begun = ended
     return cuts
 
 

@@ -176,10 +176,10 @@ class StoreOutput(Output[StoreIndex]):
         self._list_inputs()
         config, folder, before, header, task = self._config, self.store, self._before, self._header, share.task
         sources, files, require_inputs, _ = self._inputs
-        units = list_units(files)
+        units = list_units(files, task.num_tasks)
         total = units[-1].stop if units else 0
         near = [
-            unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)
+            unit for unit in units if (task.overlaps if unit.is_divided else task.takes)(unit.start, unit.stop, total)
         ]
         # What is given is compared with what the store has, where any part may be found again.
         marked = {path.name.removesuffix(".json") for path in paths_below(self.work)}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.corpus import versions
@@ -160,3 +166,47 @@ def test_what_turns_out_to_be_wrong_is_forgotten(tokenize: Any, tmp_path: Path) 
     assert done.code == 1
     assert "has changed since the run began" in done.stderr
     assert tokenize().code == 0
+
+
+@pytest.mark.parametrize(("name", "workers"), [("a.jsonl", 1), ("a.jsonl.gz", 3), ("a.parquet", 1)])
+def test_a_large_object_is_fetched_once(
+    s3: S3Server, bucket: RemotePath, hbpack: Callable[..., Done], repo: Path, tmp_path: Path, name: str, workers: int
+) -> None:
+    """For all workers, and for another tokenizer, while the disk of the cache has room; the bytes are the same."""
+    lines = b"".join(json.dumps({"text": os.urandom(900).hex()}).encode() + b"\n" for _ in range(6000))
+    local = tmp_path / name
+    if name.endswith("parquet"):
+        pq.write_table(pa.json.read_json(pa.BufferReader(lines)), local, row_group_size=1000)
+    else:
+        local.write_bytes(gzip.compress(lines, 1) if name.endswith("gz") else lines)
+    path = bucket / "corpus" / name
+    path.write_bytes(local.read_bytes())
+    key = path.url.removeprefix("s3:/")
+
+    def tokenize(place: object, out: str, *words: object) -> int:
+        s3.sent.clear()
+        given = ("--tokenizer", repo / "examples" / "sample" / "tokenizer", "--output", tmp_path / out)
+        done = hbpack("tokenize", place, *given, "--workers", workers, *words)
+        assert done.code == 0, done.stderr
+        return s3.sent[key]
+
+    size = local.stat().st_size
+    assert tokenize(path, "far") == size
+    assert tokenize(path, "far", "--max-record-bytes", "1MiB") == 0
+    tokenize(local, "near", "--max-record-bytes", "1MiB")
+    far, near = (
+        [file.read_bytes() for file in sorted((tmp_path / out / "tokens").glob("*.arrow"))] for out in ("far", "near")
+    )
+    assert len(far) == len(near) > 1
+
+
+def test_where_the_cache_has_no_room_an_object_is_read_twice(
+    s3: S3Server, bucket: RemotePath, hbpack: Callable[..., Done], repo: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    path = bucket / "corpus" / "a.jsonl"
+    path.write_bytes(text_of(1) * 150_000)
+    words = ("tokenize", path, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--workers", 1, "--output")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+    s3.sent.clear()
+    assert hbpack(*words, tmp_path / "out").code == 0
+    assert s3.sent[path.url.removeprefix("s3:/")] == pytest.approx(2 * path.stat().st_size, rel=0.1)

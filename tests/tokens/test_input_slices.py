@@ -141,7 +141,7 @@ def test_a_task_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / f"{name}.jsonl").write_text({"large": line * 9, "empty": ""}.get(name, line))
     files = discover([str(tmp_path / f"{name}.jsonl") for name in names])[1]
-    units = list_units(files)
+    units = list_units(files, 2)
     with LocalEngine(1) as engine:
         cuts = cut_units(units, engine)
         assert [cut.name for cut in cuts] == [
@@ -154,6 +154,9 @@ def test_a_task_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
         assert [(cut.start, cut.stop) for cut in cuts] == [
             (0, 2 * size), (2 * size, 5 * size), (5 * size, 8 * size), (8 * size, 11 * size), (11 * size, 12 * size),
         ]  # fmt: skip
+        # A file that is no more than the share of a task is of one task.
+        alone = cut_units(list_units(files, 1)[1:2], engine)
+        assert [(cut.start, cut.stop) for cut in alone] == 3 * [(2 * size, 11 * size)]
         for name in ("a", "empty", "c"):
             (tmp_path / f"{name}.jsonl").unlink()
         assert cut_units(units[1:2], engine) == cuts[1:4]
