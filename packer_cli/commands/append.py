@@ -40,7 +40,7 @@ from packer_cli.sizes import counted
 from packer_cli.tokens.index import TOKENS, PartFile, StoreIndex, read_index
 from packer_cli.tokens.input_slices import GROUP_BYTES, Cut
 from packer_cli.tokens.stage import Inputs, current_index
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ def _tokenize_config(
     """Return the options for these inputs; raise TokenizerError if the tokenizer is not the set's."""
     values = {**asdict(index.options), **limits, "tokenizer": tokenizer or index.tokenizer.name}
     config = validate(TokenizeConfig, {**values, "inputs": [*map(_input_text, sources)]})
-    found = load_tokenizer(config.tokenizer, chat_template=config.chat_template, eos_token=config.eos_token).describe()
+    found = LoadedTokenizer(config.tokenizer, config.chat_template, config.eos_token).describe()
     if _IDENTITY(found) != _IDENTITY(index.tokenizer):
         raise TokenizerError(
             f"{config.tokenizer} is not the tokenizer that the set was made with, or has changed since; name that one "

@@ -89,9 +89,9 @@ class Sampler:
             from packer_cli.format.tokens import SampleOptions
             from packer_cli.tokens.encode.encoder import Encoder
             from packer_cli.tokens.encode.masks import Backends
-            from packer_cli.tokens.tokenizer.loading import load_tokenizer
+            from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
-            loaded = load_tokenizer(tokenizer, chat_template=chat_template)
+            loaded = LoadedTokenizer(tokenizer, chat_template=chat_template)
             self._form = "stanford" if loaded.chat_template is None else "template"
             self._has_eos = loaded.eos_token_id is not None
             options = SampleOptions(append_eos="auto" if self._has_eos else "never")

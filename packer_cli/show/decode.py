@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, TokenizerError
 from packer_cli.format.manifest import Manifest
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 Decode = Callable[[list[int]], str]
 """Ids to text. It need not give the text of a list of ids as that of its halves, but nearly: what a token becomes may
@@ -162,9 +162,9 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decode | None:
     try:
         if name is None:
             raise ConfigError("the set does not name its tokenizer; give --tokenizer PATH")
-        loaded = load_tokenizer(name, eos_token=manifest.config.tokens.eos_token)
+        loaded = LoadedTokenizer(name, eos_token=manifest.config.tokens.eos_token)
         if (template := manifest.config.tokens.chat_template) is not None:
-            loaded = replace(loaded, chat_template=template, tool_template=None)
+            loaded.chat_template, loaded.tool_template = template, None
         found = loaded.describe()
         if found.vocab_size != wanted.vocab_size:
             remedy = "give --tokenizer PATH" if given is None else "name the one that the set was made with"

@@ -31,7 +31,7 @@ from packer_cli.tokens.index import STORE_VERSION, PartFile, PartInfo, StoreInde
 from packer_cli.tokens.input_slices import LINE, LINE_BITS, Cut, read_slices
 from packer_cli.tokens.known_inputs import KnownSlice
 from packer_cli.tokens.tokenizer.files import locate, tokenizer_fingerprint
-from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, load_tokenizer, read_template
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, read_template
 from packer_cli.tokens.writer import FIGURES, LateColumnsError, PartWriter
 
 if TYPE_CHECKING:
@@ -211,8 +211,7 @@ def _load(tokenizer: NamedTokenizer, key: str) -> Backends:
     from packer_cli.tokens.encode.masks import Backends
 
     if (tokenizer.name, key) not in _loaded:
-        loaded = load_tokenizer(tokenizer.name, chat_template=tokenizer.chat_template, eos_token=tokenizer.eos_token)
-        _loaded[tokenizer.name, key] = Backends(loaded)
+        _loaded[tokenizer.name, key] = Backends(LoadedTokenizer(*tokenizer))
     return _loaded[tokenizer.name, key]
 
 

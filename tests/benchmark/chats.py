@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 from tests.benchmark.pack import corpora
 from tests.benchmark.report import table, times, versions
 from tests.tokens.published_templates import PUBLISHED
@@ -23,7 +23,7 @@ def run(_: Path, runs: int) -> str:
     data = corpora()
     with (data / "sft_messages.jsonl").open(encoding="utf-8") as file:
         chats = [json.loads(line)["messages"] for line in file]
-    tokenizer = load_tokenizer(str(data / "tokenizers" / "minimind-chatml"))
+    tokenizer = LoadedTokenizer(str(data / "tokenizers" / "minimind-chatml"))
     assert tokenizer.chat_template
     cases = {"the tokenizer's own": (tokenizer.chat_template, tokenizer.special_tokens_map, tokenizer.special_tokens)}
     for name in _TEMPLATES:

@@ -164,7 +164,7 @@ CONFIG = {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<|endofte
 @pytest.fixture(scope="session")
 def load(make_tokenizer_folder):
     """load(kind, template name or None) -> LoadedTokenizer; the same one for the same arguments."""
-    from packer_cli.tokens.tokenizer.loading import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
     folders = {}
     loaded = {}
@@ -175,7 +175,7 @@ def load(make_tokenizer_folder):
             names = (kind, tuple(config.items()))
             if names not in folders:
                 folders[names] = make_tokenizer_folder(kind, **{**CONFIG, **config})
-            loaded[key] = load_tokenizer(
+            loaded[key] = LoadedTokenizer(
                 str(folders[names]), chat_template=TEMPLATES.get(template, template) if template else None
             )
         return loaded[key]
@@ -185,16 +185,16 @@ def load(make_tokenizer_folder):
 
 @pytest.fixture(scope="session")
 def minimind(shared_data):
-    from packer_cli.tokens.tokenizer.loading import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
-    return load_tokenizer(str(shared_data / "tokenizers" / "minimind-chatml"))
+    return LoadedTokenizer(str(shared_data / "tokenizers" / "minimind-chatml"))
 
 
 @pytest.fixture(scope="session")
 def neox(shared_data):
-    from packer_cli.tokens.tokenizer.loading import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
-    return load_tokenizer(str(shared_data / "tokenizers" / "gpt-neox-20b"))
+    return LoadedTokenizer(str(shared_data / "tokenizers" / "gpt-neox-20b"))
 
 
 @pytest.fixture(scope="session")

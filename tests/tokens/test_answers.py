@@ -12,7 +12,7 @@ from packer_cli.corpus.records.shapes import Normalizer
 from packer_cli.corpus.types import DocumentBatch
 from packer_cli.tokens.encode.branches import OTHERS_TURNS
 from packer_cli.tokens.templates.written import EARLIER_REASONING
-from packer_cli.tokens.tokenizer.loading import load_tokenizer, read_template
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer, read_template
 from tests.tokens.helpers import encoder_of
 
 from .helpers import turns
@@ -119,7 +119,7 @@ def test_conversations_are_as_trl_makes_them(load, template, records):
 )
 def test_pairs_of_real_tokenizers_are_as_trl_makes_them(shared_data, real_chats, template):
     folder = str(shared_data / "tokenizers" / "gpt-neox-20b")
-    tokenizer = load_tokenizer(folder, chat_template=read_template(template))  # Whose tokens are texts here.
+    tokenizer = LoadedTokenizer(folder, chat_template=read_template(template))  # Whose tokens are texts here.
     records = [
         {"chosen": chat[: 2 * len(chat) // 2], "rejected": [*chat[:-1], {**chat[-1], "content": other[-1]["content"]}]}
         for chat, other in zip(real_chats[:100], real_chats[100:200], strict=True)
@@ -132,7 +132,7 @@ def test_pairs_of_real_tokenizers_are_as_trl_makes_them(shared_data, real_chats,
 @pytest.mark.parametrize("template", ["qwen3", "llama3.1", pytest.param("qwen2.5", marks=pytest.mark.slow)])
 def test_pairs_with_tools_and_reasoning_are_as_trl_makes_them(shared_data, template):
     folder = str(shared_data / "tokenizers" / "gpt-neox-20b")
-    tokenizer = load_tokenizer(folder, chat_template=read_template(template))
+    tokenizer = LoadedTokenizer(folder, chat_template=read_template(template))
     function = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
     call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
     called = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -149,7 +149,7 @@ def test_pairs_with_tools_and_reasoning_are_as_trl_makes_them(shared_data, templ
 
 @pytest.mark.parametrize("name", ["gpt-neox-20b", "minimind-chatml"])
 def test_pairs_of_real_texts_are_as_trl_makes_them(shared_data, real_chats, name):
-    tokenizer = load_tokenizer(str(shared_data / "tokenizers" / name), eos_token="<|endoftext|>")
+    tokenizer = LoadedTokenizer(str(shared_data / "tokenizers" / name), eos_token="<|endoftext|>")
     texts = [(chat[-2]["content"] or "", chat[-1]["content"] or "") for chat in real_chats if len(chat) > 1]
     assert_as_trl(
         tokenizer,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packer_cli.corpus.types import Document, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.rows import ENDS, Frame
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 from tests.naive.frame import framed
 from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, encoder_of, rows, tokens, turns
 
@@ -140,7 +140,7 @@ def test_eos_may_be_named(make_tokenizer_folder, eos):
     from transformers import AutoTokenizer
 
     folder = str(make_tokenizer_folder("bytes", pad_token="<|endoftext|>"))
-    loaded = load_tokenizer(folder, chat_template=EOS_WRITTEN, eos_token=eos)
+    loaded = LoadedTokenizer(folder, chat_template=EOS_WRITTEN, eos_token=eos)
     hf = AutoTokenizer.from_pretrained(folder)
     hf.eos_token = eos
     assert loaded.eos_token_id == hf.eos_token_id is not None
@@ -151,13 +151,13 @@ def test_eos_may_be_named(make_tokenizer_folder, eos):
     found = [ids for ids, _ in rows(batch)]
     assert found[0] == [*hf("a b")["input_ids"], hf.eos_token_id]
     assert found[1] in (asked, asked + ends)
-    assert load_tokenizer(folder).describe().fingerprint != loaded.describe().fingerprint
+    assert LoadedTokenizer(folder).describe().fingerprint != loaded.describe().fingerprint
 
 
 def test_a_named_eos_must_be_in_the_vocabulary(make_tokenizer_folder):
     folder = str(make_tokenizer_folder("bytes"))
     with pytest.raises(TokenizerError) as error:
-        load_tokenizer(folder, eos_token="<|eos|>")
+        LoadedTokenizer(folder, eos_token="<|eos|>")
     assert str(error.value) == (
         f"--eos-token '<|eos|>' is not in the vocabulary of {folder}; its special tokens are </s>, <s>, "
         "<|endoftext|>, <|im_end|>, <|im_start|>"
@@ -170,7 +170,7 @@ def test_never_counts_too(load):
 
 
 def test_the_sample_tokenizer(repo):
-    loaded = load_tokenizer(str(repo / "examples" / "sample" / "tokenizer"))
+    loaded = LoadedTokenizer(str(repo / "examples" / "sample" / "tokenizer"))
     batch = encode(encoder_of(loaded, append_eos="auto"), [*text("One.", "Two.\n"), *chats(*CHATS[:2])])
     plain = [loaded.hf(each)["input_ids"] + [loaded.eos_token_id] for each in ("One.", "Two.\n")]
     rendered = [loaded.hf.apply_chat_template(messages, return_dict=False) for messages in CHATS[:2]]
@@ -178,7 +178,7 @@ def test_the_sample_tokenizer(repo):
 
 
 def test_real_chats_and_texts(minimind, neox, real_chats):
-    neox = load_tokenizer(neox.hf.name_or_path, eos_token="<|endoftext|>")  # That folder names no EOS.
+    neox = LoadedTokenizer(neox.hf.name_or_path, eos_token="<|endoftext|>")  # That folder names no EOS.
     batch = encode(encoder_of(minimind, append_eos="auto"), chats(*real_chats))
     assert rows(batch) == rows(encode(encoder_of(minimind), chats(*real_chats)))
     texts = ["\n".join(message["content"] for message in messages) for messages in real_chats]

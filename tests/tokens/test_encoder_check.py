@@ -53,12 +53,12 @@ def test_gigatoken_is_used_where_it_can(load):
 def test_what_gigatoken_cannot_load_goes_to_tokenizers(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from packer_cli.tokens.tokenizer.loading import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
     words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
-    loaded = load_tokenizer(str(tmp_path))
+    loaded = LoadedTokenizer(str(tmp_path))
     encoder = encoder_of(loaded)
     assert encoder.backend_used == "tokenizers"
     document = Document("prompt-completion", 1, prompt="a b ", completion="b a")

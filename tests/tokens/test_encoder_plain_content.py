@@ -85,13 +85,13 @@ def test_plain_content_of_texts(load, kind):
 def test_a_token_that_has_no_other_ids_rejects_the_record(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from packer_cli.tokens.tokenizer.loading import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
     words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "<x>": 2}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.add_special_tokens(["<x>"])
     words.save(str(tmp_path / "tokenizer.json"))
-    encoder = encoder_of(load_tokenizer(str(tmp_path)), plain_content=True)
+    encoder = encoder_of(LoadedTokenizer(str(tmp_path)), plain_content=True)
     batch = encode(encoder, [Document("text", 1, text="a <x> a"), Document("text", 2, text="a a")])
     assert rows(batch) == [([1, 1], [1, 1])]
     reason = "'<x>' cannot be encoded as plain text: the tokenizer has no other ids for it"

@@ -10,7 +10,7 @@ from packer_cli.tokens.encode import masks
 from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
 from packer_cli.tokens.encode.masks import mask_by_offsets
 from packer_cli.tokens.encode.unicode import is_settled
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 from tests.tokens.conftest import CORPUS
 from tests.tokens.families import BY_TOKENIZERS, FAMILIES, LLAMA2_TEMPLATE, save_family
 from tests.tokens.helpers import encode, encoder_of, rows
@@ -75,10 +75,10 @@ def family(tmp_path_factory):
         if name not in loaded:
             folder = tmp_path_factory.mktemp("families") / name
             if name == "sentencepiece":
-                loaded[name] = load_tokenizer(str(save_model(folder, texts)), chat_template=LLAMA2_TEMPLATE)
+                loaded[name] = LoadedTokenizer(str(save_model(folder, texts)), chat_template=LLAMA2_TEMPLATE)
                 loaded[name].hf.chat_template = LLAMA2_TEMPLATE
             else:
-                loaded[name] = load_tokenizer(str(save_family(name, folder, texts)))
+                loaded[name] = LoadedTokenizer(str(save_family(name, folder, texts)))
         return loaded[name]
 
     return get

@@ -12,7 +12,7 @@ from packer_cli.cli.main import main
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.assistant_ranges import ChatRenderer
 from packer_cli.tokens.templates.conversation import TemplateRejectError
-from packer_cli.tokens.tokenizer.loading import NAMED, load_tokenizer, read_named, read_template
+from packer_cli.tokens.tokenizer.loading import NAMED, LoadedTokenizer, read_named, read_template
 from tests.cli_runner import run
 from tests.reference import current_tree
 from tests.tokens.helpers import turns, way_of
@@ -190,12 +190,12 @@ def test_a_tokenizer_must_have_the_tokens(with_tokens, name):
     if last not in ("<|im_end|>", "</s>", "<|endoftext|>"):
         folder = with_tokens(*some)
         with pytest.raises(TokenizerError) as error:
-            load_tokenizer(folder, chat_template=name)
+            LoadedTokenizer(folder, chat_template=name)
         assert str(error.value) == (
             f"--chat-template {name} writes {last}, which is not a token of {folder}; add it to the tokenizer and the "
             "model, or choose another template"
         )
-    loaded = load_tokenizer(with_tokens(*NAMED[name]), chat_template=name)
+    loaded = LoadedTokenizer(with_tokens(*NAMED[name]), chat_template=name)
     assert loaded.chat_template == read_named(name)
     text = ChatRenderer(loaded.chat_template, variables={}).render(turns("Hi", "Hello")).text
     ids = loaded.hf(text, add_special_tokens=False)["input_ids"]

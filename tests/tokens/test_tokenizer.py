@@ -12,7 +12,7 @@ import pytest
 
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import TokenizerInfo
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 from tests.tokens.helpers import encoder_of
 
 PROBES = ["Hello world, how are you?", " two  spaces\n\n", "naïve 你好 🙂", "<|im_start|>user\nhi<|im_end|>\n", ""]
@@ -36,7 +36,7 @@ def test_narrow_way_equals_auto_tokenizer(make_tokenizer_folder, kind, config):
     from transformers import AutoTokenizer
 
     folder = make_tokenizer_folder(kind, **config)
-    ours, auto = load_tokenizer(str(folder)), AutoTokenizer.from_pretrained(str(folder))
+    ours, auto = LoadedTokenizer(str(folder)), AutoTokenizer.from_pretrained(str(folder))
     assert type(ours.hf) is type(auto)
     assert ours.hf.backend_tokenizer.to_str() == auto.backend_tokenizer.to_str()
     assert ours.special_tokens_map == auto.special_tokens_map
@@ -66,10 +66,10 @@ def test_the_added_tokens_are_those_that_transformers_finds(make_tokenizer_folde
             if name is not None:
                 (folder / name).write_text(json.dumps(content))
             expected = _described(AutoTokenizer.from_pretrained(str(folder)))
-            assert _described(load_tokenizer(str(folder)).hf) == expected
+            assert _described(LoadedTokenizer(str(folder)).hf) == expected
     versioned = make_tokenizer_folder("bytes", fast_tokenizer_files=["tokenizer.4.0.0.json"])
     shutil.copy(make_tokenizer_folder("bos") / "tokenizer.json", versioned / "tokenizer.4.0.0.json")
-    assert _described(load_tokenizer(str(versioned)).hf) == _described(AutoTokenizer.from_pretrained(str(versioned)))
+    assert _described(LoadedTokenizer(str(versioned)).hf) == _described(AutoTokenizer.from_pretrained(str(versioned)))
 
 
 @pytest.mark.parametrize("name", ["minimind-chatml", "gpt-neox-20b"])
@@ -77,7 +77,7 @@ def test_shared_tokenizers_equal_auto_tokenizer(shared_data, name):
     from transformers import AutoTokenizer
 
     folder = str(shared_data / "tokenizers" / name)
-    ours, auto = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    ours, auto = LoadedTokenizer(folder), AutoTokenizer.from_pretrained(folder)
     assert ours.hf.backend_tokenizer.to_str() == auto.backend_tokenizer.to_str()
     assert ours.chat_template == auto.chat_template
     assert ours.special_tokens_map == auto.special_tokens_map
@@ -87,7 +87,7 @@ def test_a_class_of_one_model_is_loaded_as_auto_tokenizer_does(make_tokenizer_fo
     from transformers import AutoTokenizer
 
     folder = make_tokenizer_folder("bytes", tokenizer_class="GPT2Tokenizer", eos_token="<|im_end|>")
-    ours, auto = load_tokenizer(str(folder)), AutoTokenizer.from_pretrained(str(folder))
+    ours, auto = LoadedTokenizer(str(folder)), AutoTokenizer.from_pretrained(str(folder))
     assert type(ours.hf).__name__ == type(auto).__name__ == "GPT2Tokenizer"
     assert [ids_of(ours, text) for text in PROBES] == [auto(text)["input_ids"] for text in PROBES]
 
@@ -95,13 +95,13 @@ def test_a_class_of_one_model_is_loaded_as_auto_tokenizer_does(make_tokenizer_fo
 def test_a_file_takes_its_siblings_along_under_any_name(make_tokenizer_folder, tmp_path):
     folder = make_tokenizer_folder("bytes", eos_token="<|im_end|>", chat_template="{{ messages }}")
     (folder / "chat_template.jinja").write_text("{{ messages[0] }}")
-    expected = load_tokenizer(str(folder))
+    expected = LoadedTokenizer(str(folder))
     assert expected.chat_template == "{{ messages[0] }}"
-    assert load_tokenizer(str(folder / "tokenizer.json")).describe() == expected.describe()
+    assert LoadedTokenizer(str(folder / "tokenizer.json")).describe() == expected.describe()
     (folder / "tokenizer.json").rename(folder / "20B.json")
-    assert load_tokenizer(str(folder / "20B.json")).describe() == expected.describe()
+    assert LoadedTokenizer(str(folder / "20B.json")).describe() == expected.describe()
     (folder / "20B.json").rename(tmp_path / "alone.json")
-    alone = load_tokenizer(str(tmp_path / "alone.json"))
+    alone = LoadedTokenizer(str(tmp_path / "alone.json"))
     assert (alone.eos_token_id, alone.chat_template) == (None, None)
     assert ids_of(alone, "Hello") == ids_of(expected, "Hello")
 
@@ -151,7 +151,7 @@ def test_sentencepiece_model_encodes_as_sentencepiece(tmp_path, options):
         **options,
     )
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))
-    loaded = load_tokenizer(str(tmp_path / "sp.model"))
+    loaded = LoadedTokenizer(str(tmp_path / "sp.model"))
     probes = [text for text in SP_PROBES if "user_defined_symbols" not in options or not text.startswith(" ")]
     for text in probes:
         if options.get("user_defined_symbols") == ["wor"] and " wor" in text:
@@ -160,7 +160,7 @@ def test_sentencepiece_model_encodes_as_sentencepiece(tmp_path, options):
         assert ids_of(loaded, text + "<s>")[-1] == processor.bos_id()
     assert (loaded.bos_token_id, loaded.eos_token_id) == (processor.bos_id(), processor.eos_id())
     (tmp_path / "corpus.txt").unlink()
-    assert load_tokenizer(str(tmp_path)).describe() == loaded.describe()
+    assert LoadedTokenizer(str(tmp_path)).describe() == loaded.describe()
     from packer_cli.corpus.types import Document, DocumentBatch
 
     documents = DocumentBatch(documents=[Document("text", line, text=text) for line, text in enumerate(probes)])
@@ -178,27 +178,27 @@ def test_vocab_and_merges_are_gpt2(make_tokenizer_folder, tmp_path):
     (tmp_path / "merges.txt").write_text(
         "#version: 0.2\n" + "".join(" ".join(merge) + "\n" for merge in config["model"]["merges"])
     )
-    loaded = load_tokenizer(str(tmp_path / "vocab.json"))
+    loaded = LoadedTokenizer(str(tmp_path / "vocab.json"))
     reference = GPT2Tokenizer(vocab=str(tmp_path / "vocab.json"), merges=str(tmp_path / "merges.txt"))
     for text in [*PROBES[:3], "a<|endoftext|>b"]:
         assert ids_of(loaded, text) == reference(text)["input_ids"]
     assert loaded.eos_token_id == vocab["<|endoftext|>"]
-    assert load_tokenizer(str(tmp_path)).describe() == loaded.describe()
-    assert load_tokenizer(str(tmp_path / "merges.txt")).describe() == loaded.describe()
+    assert LoadedTokenizer(str(tmp_path)).describe() == loaded.describe()
+    assert LoadedTokenizer(str(tmp_path / "merges.txt")).describe() == loaded.describe()
 
 
 def test_describe_is_stable_and_knows_no_paths(make_tokenizer_folder, tmp_path):
     folder = make_tokenizer_folder("bytes", eos_token="<|im_end|>")
-    first = load_tokenizer(str(folder), chat_template="{{ messages }}")
+    first = LoadedTokenizer(str(folder), chat_template="{{ messages }}")
     shutil.copytree(folder, tmp_path / "copy")
-    again = load_tokenizer(str(tmp_path / "copy"), chat_template="{{ messages }}")
+    again = LoadedTokenizer(str(tmp_path / "copy"), chat_template="{{ messages }}")
     assert first.describe() == again.describe() == TokenizerInfo(**json.loads(json.dumps(asdict(first.describe()))))
     assert len(first.describe().fingerprint) == 32
     assert str(folder) not in json.dumps(asdict(first.describe()))
-    other = load_tokenizer(str(folder), chat_template="{{ messages }}!")
+    other = LoadedTokenizer(str(folder), chat_template="{{ messages }}!")
     assert other.describe().fingerprint != first.describe().fingerprint
     assert other.describe().chat_template_fingerprint != first.describe().chat_template_fingerprint
-    assert load_tokenizer(str(folder)).describe().chat_template_fingerprint is None
+    assert LoadedTokenizer(str(folder)).describe().chat_template_fingerprint is None
     assert pickle.loads(pickle.dumps(first)).describe() == first.describe()
 
 
@@ -206,17 +206,17 @@ def test_chat_template_is_text_or_a_file(make_tokenizer_folder, tmp_path):
     folder = str(make_tokenizer_folder("bytes", chat_template="own {{ messages }}"))
     file = tmp_path / "chat.jinja"
     file.write_text("from a file, no tags")
-    assert load_tokenizer(folder).chat_template == "own {{ messages }}"
-    assert load_tokenizer(folder, chat_template=str(file)).chat_template == "from a file, no tags"
-    assert load_tokenizer(folder, chat_template="{{ 1 }}").chat_template == "{{ 1 }}"
+    assert LoadedTokenizer(folder).chat_template == "own {{ messages }}"
+    assert LoadedTokenizer(folder, chat_template=str(file)).chat_template == "from a file, no tags"
+    assert LoadedTokenizer(folder, chat_template="{{ 1 }}").chat_template == "{{ 1 }}"
     with pytest.raises(TokenizerError, match=r"nothing\.jinja'.*No such file.*give the path of a Jinja file"):
-        load_tokenizer(folder, chat_template="nothing.jinja")
+        LoadedTokenizer(folder, chat_template="nothing.jinja")
 
 
 @pytest.mark.parametrize("given", ["", " \n"])
 def test_an_empty_chat_template_is_none(make_tokenizer_folder, given):
     with pytest.raises(TokenizerError) as caught:
-        load_tokenizer(str(make_tokenizer_folder("bytes")), chat_template=given)
+        LoadedTokenizer(str(make_tokenizer_folder("bytes")), chat_template=given)
     assert str(caught.value) == (
         f"chat template {given!r} is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
     )
@@ -224,12 +224,12 @@ def test_an_empty_chat_template_is_none(make_tokenizer_folder, given):
 
 def test_a_given_template_stands_in_for_a_wrong_one(make_tokenizer_folder):
     folder = make_tokenizer_folder("bytes", chat_template=5)
-    assert load_tokenizer(str(folder), chat_template="{{ 1 }}").chat_template == "{{ 1 }}"
+    assert LoadedTokenizer(str(folder), chat_template="{{ 1 }}").chat_template == "{{ 1 }}"
 
 
 def test_several_templates(make_tokenizer_folder):
     templates = [{"name": "default", "template": "{{ 1 }}"}, {"name": "tool_use", "template": "{{ 2 }}"}]
-    loaded = load_tokenizer(str(make_tokenizer_folder("bytes", chat_template=templates)))
+    loaded = LoadedTokenizer(str(make_tokenizer_folder("bytes", chat_template=templates)))
     assert (loaded.chat_template, loaded.tool_template) == ("{{ 1 }}", "{{ 2 }}")
 
 
@@ -245,8 +245,8 @@ def test_importing_the_room_is_cheap():
 def test_a_generic_tokenizer_needs_no_torch_and_prints_nothing(make_tokenizer_folder):
     folder = make_tokenizer_folder("bytes", eos_token="<|im_end|>")
     code = (
-        "import sys\nfrom packer_cli.tokens.tokenizer.loading import load_tokenizer\n"
-        f"load_tokenizer({str(folder)!r})\nassert 'torch' not in sys.modules"
+        "import sys\nfrom packer_cli.tokens.tokenizer.loading import LoadedTokenizer\n"
+        f"LoadedTokenizer({str(folder)!r})\nassert 'torch' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == ("", "")

@@ -12,7 +12,7 @@ import pytest
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.tokenizer.files import files_of, tokenizer_fingerprint
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 from .conftest import CHATML
 
@@ -112,18 +112,18 @@ CHANGES = {
 def test_what_changes_the_tokenizer_changes_the_fingerprint(forms, what):
     form, change = CHANGES[what]
     where = forms(form)
-    before, loaded = tokenizer_fingerprint(str(where)), load_tokenizer(str(where)).describe()
+    before, loaded = tokenizer_fingerprint(str(where)), LoadedTokenizer(str(where)).describe()
     change(where)
-    assert load_tokenizer(str(where)).describe() != loaded
+    assert LoadedTokenizer(str(where)).describe() != loaded
     assert tokenizer_fingerprint(str(where)) != before
 
 
 @pytest.mark.parametrize("form", ["model", "models"])
 def test_a_sentencepiece_model_of_any_name(forms, sentencepiece, form):
     where = forms(form)
-    before, loaded = tokenizer_fingerprint(str(where)), load_tokenizer(str(where)).describe()
+    before, loaded = tokenizer_fingerprint(str(where)), LoadedTokenizer(str(where)).describe()
     shutil.copy(sentencepiece / "unigram.model", where.parent / "my.model" if form == "model" else where / "a.model")
-    assert load_tokenizer(str(where)).describe() != loaded
+    assert LoadedTokenizer(str(where)).describe() != loaded
     assert tokenizer_fingerprint(str(where)) != before
 
 
@@ -131,7 +131,7 @@ def test_the_way_it_is_given_counts_where_it_is_another_tokenizer(forms):
     vocab = forms("vocab")
     normalize(vocab.with_name("tokenizer.json"))
     names = [str(vocab), str(vocab.parent), str(vocab.with_name("tokenizer.json"))]
-    described = [load_tokenizer(name).describe().fingerprint for name in names]
+    described = [LoadedTokenizer(name).describe().fingerprint for name in names]
     assert described[0] != described[1] == described[2]
     fingerprints = [tokenizer_fingerprint(name) for name in names]
     assert fingerprints[0] != fingerprints[1] == fingerprints[2]
@@ -183,12 +183,12 @@ def hub(forms, tmp_path, monkeypatch):
 
 
 def test_a_name_on_the_hub_is_what_the_cache_holds_of_it(hub):
-    loaded, before = load_tokenizer("some/name").describe(), tokenizer_fingerprint("some/name")
+    loaded, before = LoadedTokenizer("some/name").describe(), tokenizer_fingerprint("some/name")
     shutil.copytree(hub / "snapshots" / FIRST, hub / "snapshots" / SECOND)
     (hub / "refs" / "main").write_text(SECOND)
     assert tokenizer_fingerprint("some/name") == before  # the same content
     other_end(hub / "snapshots" / SECOND)
-    assert load_tokenizer("some/name").describe() != loaded
+    assert LoadedTokenizer("some/name").describe() != loaded
     assert tokenizer_fingerprint("some/name") != before
 
 

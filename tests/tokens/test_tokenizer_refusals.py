@@ -9,13 +9,13 @@ import pytest
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.tokenizer import files as tokenizer_files
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 from tests.cli.errors.conftest import FORMS
 
 
 def refusal(name):
     with pytest.raises(TokenizerError) as caught:
-        load_tokenizer(str(name))
+        LoadedTokenizer(str(name))
     return str(caught.value)
 
 

@@ -18,7 +18,7 @@ from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.loader import PackedDataset, metadata_of
 from packer_cli.loader.losses import batch_losses, sample_mean, stable_loss, token_losses, token_mean
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 from tests.cli_runner import run
 from tests.loader import torchtitan_twin
 from tests.reference import current_tree, home, read_mds
@@ -27,7 +27,7 @@ from tests.weights.conftest import records
 
 def expected(repo, record):
     """(ids, weight of each token's loss), as transformers renders and marks the record."""
-    hf = load_tokenizer(str(repo / "examples" / "sample" / "tokenizer")).hf
+    hf = LoadedTokenizer(str(repo / "examples" / "sample" / "tokenizer")).hf
     weight = record.get("weight", 1)
     if "text" in record:
         ids = [*hf(record["text"])["input_ids"], hf.eos_token_id]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,33 +24,61 @@ TokenizerJson = dict[str, Any]
 """`tokenizer.json` of the tokenizers library."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoadedTokenizer:
     """A tokenizer with the facts that `tokens/` needs about it. Can be pickled."""
 
-    hf: Any
-    """transformers' tokenizer (`TokenizersBackend` or a class of one model)."""
-    backend_json: str
-    """The `tokenizers` tokenizer as JSON, without truncation and padding."""
-    bos_token_id: int | None
-    eos_token_id: int | None
-    pad_token_id: int | None
-    chat_template: str | None
-    """Jinja source, or None."""
-    tool_template: str | None = None
-    """Template for conversations with tools, if the tokenizer has a second one."""
-    special_tokens_map: dict[str, str] = field(default_factory=dict)
-    """`bos_token` and so on, as templates see them."""
-    special_tokens: tuple[str, ...] = ()
-    """Texts of the added tokens that are special, sorted."""
-    added_tokens: dict[str, int] = field(default_factory=dict)
-    """Text -> id of all added tokens."""
-    stops: tuple[str, ...] = ()
-    """Added tokens at which the model stops, by its configs; some are the first of another's turn."""
-    prefix_ids: tuple[int, ...] = ()
-    """Ids that the post-processor puts before a plain text."""
-    suffix_ids: tuple[int, ...] = ()
-    """Ids that the post-processor puts after a plain text."""
+    def __init__(self, path: str, chat_template: str | None = None, eos_token: str | None = None) -> None:
+        """Load a tokenizer.
+
+        Args:
+            path: a folder (tokenizer.json, or a SentencePiece model, or vocab.json and merges.txt;
+                tokenizer_config.json and chat_template.jinja are optional); one such file, whose siblings are used
+                too; or a Hugging Face Hub name (looked up in the local cache first).
+            chat_template: Jinja text, a file that holds it, or a name of `NAMED`, instead of the tokenizer's own.
+            eos_token: a token of the vocabulary, instead of the tokenizer's own EOS.
+
+        Raises:
+            TokenizerError: the tokenizer or the template cannot be loaded, or hbpack cannot use it.
+        """
+        self.hf: Any = load_hf(path)
+        """transformers' tokenizer (`TokenizersBackend` or a class of one model)."""
+        backend = getattr(self.hf, "backend_tokenizer", None)
+        if backend is None:
+            raise TokenizerError(
+                f"{path}: {type(self.hf).__name__} runs in pure Python, but hbpack needs a fast tokenizer; "
+                "convert it to a tokenizer.json first"
+            )
+        if eos_token is not None:
+            _set_eos(self.hf, eos_token, path)
+        template: Any = self.hf.chat_template
+        self.tool_template: str | None = None
+        """Template for conversations with tools, if the tokenizer has a second one."""
+        if chat_template is not None:
+            template = read_template(chat_template)
+            if is_named(chat_template):
+                _check_tokens(backend, chat_template, path)
+        else:
+            check_template(template, path)
+            if isinstance(template, dict):
+                template, self.tool_template = template.get("default"), template.get("tool_use")
+        self.chat_template: str | None = template
+        """Jinja source, or None."""
+        self.prefix_ids, self.suffix_ids = _added_around(backend, path)
+        """Ids that the post-processor puts before and after a plain text."""
+        self.backend_json = _plain_backend_json(backend)
+        """The `tokenizers` tokenizer as JSON, without truncation and padding."""
+        self.bos_token_id = _id_of(self.hf, "bos_token")
+        self.eos_token_id = _id_of(self.hf, "eos_token")
+        self.pad_token_id = _id_of(self.hf, "pad_token")
+        self.special_tokens_map: dict[str, str] = self.hf.special_tokens_map
+        """`bos_token` and so on, as templates see them."""
+        added = self.hf.added_tokens_decoder
+        self.special_tokens = tuple(sorted(token.content for token in added.values() if token.special))
+        """Texts of the added tokens that are special, sorted."""
+        self.added_tokens: dict[str, int] = {token.content: number for number, token in added.items()}
+        """Text -> id of all added tokens."""
+        self.stops = tuple(added[number].content for number in stop_ids(path) if number in added)
+        """Added tokens at which the model stops, by its configs; some are the first of another's turn."""
 
     @cached_property
     def config(self) -> TokenizerJson:
@@ -97,57 +124,6 @@ def _text_fingerprint(text: str) -> str:
     import xxhash
 
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
-
-
-def load_tokenizer(path: str, *, chat_template: str | None = None, eos_token: str | None = None) -> LoadedTokenizer:
-    """Load a tokenizer.
-
-    Args:
-        path: a folder (tokenizer.json, or a SentencePiece model, or vocab.json and merges.txt; tokenizer_config.json
-            and chat_template.jinja are optional); one such file, whose siblings are used too; or a Hugging Face Hub
-            name (looked up in the local cache first).
-        chat_template: Jinja text, a file that holds it, or a name of `NAMED`, instead of the tokenizer's own.
-        eos_token: a token of the vocabulary, instead of the tokenizer's own EOS.
-
-    Raises:
-        TokenizerError: the tokenizer or the template cannot be loaded, or hbpack cannot use it.
-    """
-    hf = load_hf(path)
-    backend = getattr(hf, "backend_tokenizer", None)
-    if backend is None:
-        raise TokenizerError(
-            f"{path}: {type(hf).__name__} runs in pure Python, but hbpack needs a fast tokenizer; "
-            "convert it to a tokenizer.json first"
-        )
-    if eos_token is not None:
-        _set_eos(hf, eos_token, path)
-    template: Any = hf.chat_template
-    tool_template = None
-    if chat_template is not None:
-        template = read_template(chat_template)
-        if is_named(chat_template):
-            _check_tokens(backend, chat_template, path)
-    else:
-        check_template(template, path)
-        if isinstance(template, dict):
-            template, tool_template = template.get("default"), template.get("tool_use")
-    added = hf.added_tokens_decoder
-    prefix, suffix = _added_around(backend, path)
-    return LoadedTokenizer(
-        hf=hf,
-        backend_json=_plain_backend_json(backend),
-        bos_token_id=_id_of(hf, "bos_token"),
-        eos_token_id=_id_of(hf, "eos_token"),
-        pad_token_id=_id_of(hf, "pad_token"),
-        chat_template=template,
-        tool_template=tool_template,
-        special_tokens_map=hf.special_tokens_map,
-        special_tokens=tuple(sorted(token.content for token in added.values() if token.special)),
-        added_tokens={token.content: number for number, token in added.items()},
-        stops=tuple(added[number].content for number in stop_ids(path) if number in added),
-        prefix_ids=prefix,
-        suffix_ids=suffix,
-    )
 
 
 def _check_tokens(backend: Any, name: str, path: str) -> None:

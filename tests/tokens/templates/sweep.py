@@ -27,7 +27,7 @@ from packer_cli.corpus.types import Document, DocumentBatch, Reject
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
 from packer_cli.tokens.encode.items import drop_without_loss
-from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 from tests.tokens.helpers import encoder_of
 from tests.tokens.templates.conversations import CONVERSATIONS, EQUAL, Conversation
 from tests.tokens.templates.oracle import HEADER, LOST, NO_LOSS, OPEN, OTHERS, TEXT, Bytes, Fault, Oracle
@@ -78,7 +78,7 @@ class Sweeper:
 
     def __init__(self, source: Source, folder: Path):
         make_tokenizer(source.text, REAL, folder)
-        self._tokenizer = load_tokenizer(str(folder))
+        self._tokenizer = LoadedTokenizer(str(folder))
         self._encoder = encoder_of(self._tokenizer, append_eos="auto")
         self._plain = Plain(source.text, **self._tokenizer.special_tokens_map)
         self._oracle = Oracle(self._plain)
