@@ -18,7 +18,7 @@ from packer_cli.tokens.templates.conversation import ASKED, Chat, Rendered, Span
 from packer_cli.tokens.templates.outline import Outline, Outlines
 from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.rehearsal import MORE_TURNS, Finder, Reading, Rehearsals, Rounds, Way
-from packer_cli.tokens.templates.rounds import marked, prefix_rounds, split, turn_edges
+from packer_cli.tokens.templates.rounds import TurnEdges, marked, prefix_rounds, split
 from packer_cli.tokens.templates.shape import Rehearsal, Shape, as_turn, convert, read_shaped
 from packer_cli.tokens.templates.template import MOST_REPEATED, CompiledTemplate, TemplateLimitError, render
 from packer_cli.tokens.templates.written import EARLIER_REASONING, check_extras, find_unwritten
@@ -59,7 +59,7 @@ class ChatRenderer:
         self._template = CompiledTemplate(chat_template, variables, date)
         self._check_limits()
         prompt = self._template.generation_prompt() if want_spans else ""
-        self._edges = turn_edges(prompt, special_tokens, variables, ends)
+        self._edges = TurnEdges(prompt, special_tokens, variables, ends)
         self._ways = self._find_ways() if want_spans else {}
         rehearsals = Rehearsals(self._template, self._edges, self._ways)
         self.reading: Callable[[Shape], Reading] = lru_cache(maxsize=_MOST_SHAPES)(rehearsals.read)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -121,16 +120,23 @@ def split(text: str) -> tuple[str, list[Span]]:
     return "".join(texts), spans
 
 
-@dataclass(frozen=True, kw_only=True)
 class TurnEdges:
     """Edges of the assistant's turns: their beginnings and ends in a template."""
 
-    prompt: str
-    """The generation prompt, after which the model continues."""
-    endings: tuple[str, ...]
-    """Strings that can end a turn; EOS first, since it ends most."""
-    closers: tuple[str, ...]
-    """Strings that end a turn even after its round: EOS, unless it is also BOS, and others at which a model stops."""
+    def __init__(self, prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str], ends: tuple[str, ...]):
+        """Take a template's generation prompt, special tokens and `special_tokens_map`.
+
+        Args:
+            ends: tokens at which a model stops, besides EOS.
+        """
+        eos = variables.get("eos_token")
+        self.prompt = prompt
+        """The generation prompt, after which the model continues."""
+        self.endings = tuple(sorted(special_tokens, key=lambda token: token != eos))
+        """Strings that can end a turn; EOS first, since it ends most."""
+        self.closers = (*((eos,) if eos and eos != variables.get("bos_token") else ()), *ends)
+        """Strings that end a turn even after its round: EOS, unless it is also BOS, and others at which a model
+        stops."""
 
     def trim(
         self, text: str, rounds: list[Span], headers: tuple[str, ...] = (), tails: tuple[str, ...] = ()
@@ -237,22 +243,6 @@ def common_length(one: str, other: str) -> int:
     """Return the length of the common beginning of two texts."""
     differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differ, min(len(one), len(other)))
-
-
-def turn_edges(
-    prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str], ends: tuple[str, ...] = ()
-) -> TurnEdges:
-    """Make the edges of a template with this generation prompt, these special tokens and this `special_tokens_map`.
-
-    Args:
-        ends: tokens at which a model stops, besides EOS.
-    """
-    eos = variables.get("eos_token")
-    return TurnEdges(
-        prompt=prompt,
-        endings=tuple(sorted(special_tokens, key=lambda token: token != eos)),
-        closers=(*((eos,) if eos and eos != variables.get("bos_token") else ()), *ends),
-    )
 
 
 def prefix_rounds(template: CompiledTemplate, chat: Chat) -> tuple[str, list[Span]]:
