@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -20,21 +19,17 @@ from packer_cli.loader.parallel import ulysses_attention
 from packer_cli.measure.device import Device
 
 
-@dataclass(frozen=True)
 class Segments:
-    """Numbers of queries and keys of each sample of a row; the queries are at the end of their keys, and causal."""
+    """Numbers of queries and keys of each sample of a row; the queries are at the end of their keys, and causal.
 
-    queries: tuple[int, ...]
-    keys: tuple[int, ...]
-    cu_queries: torch.Tensor
-    """int32 [n+1], on the device."""
-    cu_keys: torch.Tensor
+    Their borders, `cu_queries` and `cu_keys`, are int32 [n+1] on the device.
+    """
 
-    @classmethod
-    def of(cls, queries: tuple[int, ...], keys: tuple[int, ...], device: Any) -> Segments:
-        """Make segments of these lengths."""
-        borders = [torch.tensor([0, *accumulate(x)], dtype=torch.int32, device=device) for x in (queries, keys)]
-        return cls(queries, keys, *borders)
+    def __init__(self, queries: tuple[int, ...], keys: tuple[int, ...], device: Any) -> None:
+        self.queries, self.keys = queries, keys
+        self.cu_queries, self.cu_keys = (
+            torch.tensor([0, *accumulate(x)], dtype=torch.int32, device=device) for x in (queries, keys)
+        )
 
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Tensor]
@@ -145,7 +140,7 @@ class RowAttention:
 
     def set(self, samples: tuple[int, ...], group: dist.ProcessGroup | None, device: torch.device) -> None:
         """Set the current row: the lengths of its samples, and the processes that share it."""
-        self._segments = Segments.of(samples, samples, device)
+        self._segments = Segments(samples, samples, device)
         self._group = group
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -205,7 +200,7 @@ def piece_seconds(
     device: Device, kernel: Kernel, shape: ModelShape, queries: tuple[int, ...], keys: tuple[int, ...], repeats: int
 ) -> float:
     """Measure the median time of forward and backward of a row of pieces, all together."""
-    segments = Segments.of(queries, keys, device.device)
+    segments = Segments(queries, keys, device.device)
     row = [
         torch.randn(
             sum(lengths), heads, dim, device=device.device, dtype=getattr(torch, shape.dtype), requires_grad=True

@@ -19,7 +19,7 @@ def test_tiles_of_queries_compute_attention():
         torch.randn(sum(sizes), heads, 8, dtype=torch.float64, requires_grad=True)
         for sizes, heads in ((queries, 4), (keys, 2), (keys, 2))
     )
-    found = sdpa(q, k, v, Segments.of(queries, keys, torch.device("cpu")))
+    found = sdpa(q, k, v, Segments(queries, keys, torch.device("cpu")))
     outputs = []
     for one, all_keys, values in zip(q.split(queries), k.split(keys), v.split(keys), strict=True):
         scores = torch.einsum("qhd,khd->hqk", one, all_keys.repeat_interleave(2, dim=1)) / 8**0.5
@@ -62,10 +62,10 @@ def test_pieces_of_a_sample_compute_its_attention():
     torch.manual_seed(0)
     row = [torch.randn(150, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
     device = torch.device("cpu")
-    whole = sdpa(*row, Segments.of((100, 50), (100, 50), device))
+    whole = sdpa(*row, Segments((100, 50), (100, 50), device))
     for stop in (1, 7, 100):
         for start in (0, stop // 2, stop - 1):
-            samples = Segments.of((stop - start, 50), (stop, 50), device)
+            samples = Segments((stop - start, 50), (stop, 50), device)
             parts = [torch.cat((x[a:stop], x[100:])) for x, a in zip(row, (start, 0, 0), strict=True)]
             found, wanted = sdpa(*parts, samples), torch.cat((whole[start:stop], whole[100:]))
             torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)

@@ -33,7 +33,7 @@ class TrainedAttention(RowAttention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, borders: Any, *, cu_seqlens_k: Any
     ) -> torch.Tensor:
         queries, keys = (tuple(b - a for a, b in pairwise(each.tolist())) for each in (borders, cu_seqlens_k))
-        return self._kernel(query, key, value, Segments(queries, keys, borders, cu_seqlens_k))
+        return self._kernel(query, key, value, Segments(queries, keys, query.device))
 
 
 def exchange(pair: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
