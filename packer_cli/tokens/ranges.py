@@ -13,7 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -131,10 +131,10 @@ class RangedParts:
             begin, size: int64[m], bytes in the tokens of the record batch.
         """
         begin = begin + self._first_token[batch]
-        joined = join_spans(self._part[batch], begin, begin + size, GAP_BYTES)
-        names = [self._parts[number].path for number in joined.file.tolist()]
-        data = self._folder.read_ranges([*zip(names, joined.start.tolist(), joined.stop.tolist(), strict=True)])
-        return [pa.py_buffer(each) for each in data], joined.range_of, begin - joined.start[joined.range_of]
+        (part, start, stop), range_of = join_spans(self._part[batch], begin, begin + size, GAP_BYTES)
+        names = [self._parts[number].path for number in part.tolist()]
+        data = self._folder.read_ranges([*zip(names, start.tolist(), stop.tolist(), strict=True)])
+        return [pa.py_buffer(each) for each in data], range_of, begin - start[range_of]
 
     def _find_batches(self) -> list[RangedBatch]:
         sizes = self._folder.find()
@@ -223,29 +223,19 @@ _FILE_BITS = 44
 """Files are smaller than 16 TiB."""
 
 
-class Joined(NamedTuple):
-    """k ranges that hold m spans."""
-
-    file: Int64Array
-    """int64[k]"""
-    start: Int64Array
-    """int64[k]"""
-    stop: Int64Array
-    """int64[k]"""
-    range_of: Int64Array
-    """int64[m]: the range that holds each span"""
-
-
-def join_spans(file: Int64Array, start: Int64Array, stop: Int64Array, gap: int) -> Joined:
+def join_spans(file: Int64Array, start: Int64Array, stop: Int64Array, gap: int) -> tuple[Int64Array, Int64Array]:
     """Join m spans of files into the ranges to read, in order of file and start. O(m log m).
 
     Args:
         file, start, stop: int64[m]; spans may overlap.
         gap: spans of a file with at most this many bytes between them share a range.
 
+    Returns:
+        The files, starts and stops of k ranges, int64[3, k]; and the range that holds each span, int64[m].
+
     >>> joined = join_spans(np.array([1, 0, 1]), np.array([50, 7, 10]), np.array([60, 9, 45]), gap=5)
     >>> [each.tolist() for each in joined]
-    [[0, 1], [7, 10], [9, 60], [1, 0, 1]]
+    [[[0, 1], [7, 10], [9, 60]], [1, 0, 1]]
     """
     order = np.lexsort((start, file))
     first, last = (file << _FILE_BITS | start)[order], (file << _FILE_BITS | stop)[order]
@@ -257,4 +247,4 @@ def join_spans(file: Int64Array, start: Int64Array, stop: Int64Array, gap: int) 
     range_of[order] = np.cumsum(begins) - 1
     ends = np.concatenate([at[1:], [len(order)]])[: len(at)] - 1
     in_file = (1 << _FILE_BITS) - 1
-    return Joined(first[at] >> _FILE_BITS, first[at] & in_file, reach[ends] & in_file, range_of)
+    return np.stack([first[at] >> _FILE_BITS, first[at] & in_file, reach[ends] & in_file]), range_of

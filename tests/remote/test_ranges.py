@@ -34,12 +34,13 @@ from tests.tokens.test_store import make_store, stores
 )
 def test_joined_ranges(spans: list[tuple[int, int, int]], gap: int) -> None:
     file, start, size = (np.array(column, dtype=np.int64) for column in zip(*spans, strict=True))
-    joined = join_spans(file, start, start + size, gap)
-    for (of, begin, length), number in zip(spans, joined.range_of.tolist(), strict=True):
-        assert joined.file[number] == of
-        assert joined.start[number] <= begin < begin + length <= joined.stop[number]
+    joined, range_of = join_spans(file, start, start + size, gap)
+    ranges = [*zip(*joined.tolist(), strict=True)]
+    for (of, begin, length), number in zip(spans, range_of.tolist(), strict=True):
+        found, first, last = ranges[number]
+        assert found == of
+        assert first <= begin < begin + length <= last
     wanted = {(of, byte) for of, begin, length in spans for byte in range(begin, begin + length)}
-    ranges = [*zip(*(column.tolist() for column in joined[:3]), strict=True)]
     assert ranges == sorted(ranges)
     read = {(of, byte) for of, begin, end in ranges for byte in range(begin, end)}
     for of in range(3):
