@@ -41,10 +41,15 @@ def most_frequent(kinds: Counter[str]) -> dict[str, int]:
 
 def reasons_of(files: Iterable[PartFile]) -> tuple[ReasonCount, ...]:
     """Count the rejected records of files by the kind of reason, the most frequent first."""
+    kinds = most_frequent(_kinds(files))
+    return tuple(ReasonCount(reason=reason, records=number) for reason, number in kinds.items())
+
+
+def _kinds(files: Iterable[PartFile]) -> Counter[str]:
     kinds: Counter[str] = Counter()
     for file in files:
         kinds.update(file.reasons)
-    return tuple(ReasonCount(reason=reason, records=number) for reason, number in most_frequent(kinds).items())
+    return kinds
 
 
 SUMMED = ("num_samples", "num_rejected", "num_without_loss", "num_tokens", "num_loss_tokens")
@@ -60,13 +65,10 @@ def files_of(index: StoreIndex, first: int = 0) -> list[PartFile]:
 
 
 def _summed(slices: list[PartFile]) -> PartFile:
-    kinds: Counter[str] = Counter()
-    for file in slices:
-        kinds.update(file.reasons)
     return replace(
         slices[0],
         **{name: sum(getattr(file, name) for file in slices) for name in SUMMED},
-        reasons=dict(kinds),
+        reasons=dict(_kinds(slices)),
         lost_bytes=min(slices[0].num_bytes, sum(file.lost_bytes for file in slices)),
         unreadable=next((file.unreadable for file in slices if file.unreadable), ""),
     )

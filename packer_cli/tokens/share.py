@@ -70,9 +70,7 @@ def vouches(
     tasks: Sequence[PartTask],
 ) -> bool:
     """Whether a finished store was made from these inputs in this way, as far as a task of an array can tell."""
-    if index is None:
-        return False
-    if _facts(index) != _facts(header):
+    if index is None or _facts(index) != _facts(header):
         return False
     known = {(sources[file.source_id].shown(file.path), file.source_id): file.num_bytes for file in files}
     listed = {(file.path, file.source) for part in index.parts for file in part.files}
