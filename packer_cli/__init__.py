@@ -18,42 +18,60 @@ if TYPE_CHECKING:
     from packer_cli import testing
     from packer_cli.cli.console import show_progress
     from packer_cli.commands.compare import compare
+    from packer_cli.commands.export import export
     from packer_cli.commands.find import find
     from packer_cli.commands.pack import PackedSet, pack
     from packer_cli.commands.plan import Plan, plan
+    from packer_cli.commands.rebalance import rebalance
     from packer_cli.commands.report import report
     from packer_cli.commands.simulate import simulate
+    from packer_cli.commands.stages import append, tokenize, write
     from packer_cli.commands.stats import stats
+    from packer_cli.commands.status import status
+    from packer_cli.commands.verify import verify
+    from packer_cli.commands.versions import prune, restore, versions
+    from packer_cli.engine.progress import on_progress
 
 __all__ = [
     "HbpackError",
     "PackedSet",
     "Plan",
     "__version__",
+    "append",
     "compare",
+    "export",
     "find",
+    "on_progress",
     "pack",
     "plan",
+    "prune",
+    "rebalance",
     "report",
+    "restore",
     "show_progress",
     "simulate",
     "stats",
+    "status",
     "testing",
+    "tokenize",
+    "verify",
+    "versions",
+    "write",
 ]
 
 provide(
     __name__,
-    {
+    {name: f"packer_cli.commands.{name}" for name in __all__}
+    | {
         "PackedSet": "packer_cli.commands.pack",
         "Plan": "packer_cli.commands.plan",
-        "compare": "packer_cli.commands.compare",
-        "find": "packer_cli.commands.find",
-        "pack": "packer_cli.commands.pack",
-        "plan": "packer_cli.commands.plan",
-        "report": "packer_cli.commands.report",
+        "append": "packer_cli.commands.stages",
+        "on_progress": "packer_cli.engine.progress",
+        "prune": "packer_cli.commands.versions",
+        "restore": "packer_cli.commands.versions",
         "show_progress": "packer_cli.cli.console",
-        "simulate": "packer_cli.commands.simulate",
-        "stats": "packer_cli.commands.stats",
         "testing": "packer_cli.testing",
+        "tokenize": "packer_cli.commands.stages",
+        "write": "packer_cli.commands.stages",
     },
 )

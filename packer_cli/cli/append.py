@@ -6,32 +6,21 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.command import Choice, Text, as_command, json_option, option
-from packer_cli.cli.options import (
-    engine_option,
-    model_options,
-    set_argument,
-    set_tokenizer_option,
-    wait_option,
-    workers_option,
-)
-from packer_cli.config import GpuConfig, TokenizeConfig, WriteConfig
-from packer_cli.remote.path import as_path
+from packer_cli.cli.command import Text, as_command, json_option, option
+from packer_cli.cli.options import engine_options, model_options, set_argument, wait_option
+from packer_cli.config import GpuConfig
+from packer_cli.config.models import AppendConfig
 
 
 @as_command()
 @set_argument
 @click.argument("inputs", metavar="[NEW]...", nargs=-1, type=Text())
-@set_tokenizer_option
-@option("--moved", "moves", multiple=True, metavar="OLD=NEW")
-@option("--gone", type=Choice(["keep", "drop"]))
-@model_options(TokenizeConfig, ["allow_skipped", "recheck", "max_rejected", "strict"])
-@model_options(WriteConfig, ["keep"])
+@model_options(AppendConfig)
+@option("--moved", multiple=True, metavar="OLD=NEW", help=AppendConfig.model_fields["moved"].description)
 @json_option("output/set")
-@workers_option
-@engine_option
+@engine_options
 @wait_option
-def command(folder: str, inputs: tuple[str, ...], workers: str | None, engine: str | None, **values: Any) -> None:
+def command(folder: str, inputs: tuple[str, ...], **values: Any) -> None:
     """Add data to a packed set, with the options it was made with.
 
     OUT is the output of `hbpack pack`, with its token store; NEW are inputs as for `hbpack pack`. Only the new data is
@@ -42,21 +31,14 @@ def command(folder: str, inputs: tuple[str, ...], workers: str | None, engine: s
 
     Run it again after a crash: it goes on, and adds nothing twice.
 
-    Args:
-        moves: An input of the set, or a folder above it, is at NEW now. Its contents must be the same.
-        gone: What to do if files of the set's inputs are gone: keep their tokens, or drop them from the set.
-
     Examples::
 
         hbpack append OUT journals.jsonl
         hbpack append OUT --gone keep
     """
-    from packer_cli.commands.engines import make_engine
+    from packer_cli.commands.stages import append
 
-    with make_engine(workers, engine) as running:
-        from packer_cli.commands.append import run_append
-
-        run_append(as_path(folder), inputs, running, **values)
+    append(folder, inputs, **values)
     from packer_cli.cli.print_set import print_set
 
     print_set(folder, GpuConfig())

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next, say_share
 from packer_cli.cli.options import job_options, model_options, output_option, set_argument
-from packer_cli.commands.arguments import refuse_given
-from packer_cli.config import validate
 from packer_cli.config.models import ExportConfig
-from packer_cli.engine.array import ArrayIds
-from packer_cli.errors import ConfigError
 from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.sizes import counted, format_bytes
 
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
 @set_argument
 @option(
     "--to",
-    "format_name",
     type=Text(FORMATS.names),
     metavar="FORMAT",
     help=f"Format to write: {', '.join(FORMATS)}.",
@@ -36,18 +31,7 @@ if TYPE_CHECKING:
 @option("--license", metavar="ID")
 @json_option("output/export")
 @job_options
-def command(
-    folder: str,
-    format_name: str | None,
-    output: str | None,
-    push_to_hub: str | None,
-    private: bool,
-    license: str | None,
-    ids: ArrayIds | None,
-    workers: str | None,
-    engine: str | None,
-    **values: Any,
-) -> None:
+def command(folder: str, to: str | None, output: str | None, **values: Any) -> None:
     """Write a packed data set in another trainer's format, or push it to the Hugging Face Hub.
 
     OUT is the output of `hbpack pack` or `hbpack write`. One row, or document, is one pack; token ids, loss masks and
@@ -69,35 +53,17 @@ def command(
         # The packed set itself, on the Hugging Face Hub
         hbpack export OUT --push-to-hub USER/NAME
     """
-    from packer_cli.commands.engines import make_engine
-    from packer_cli.commands.export import run_export
-    from packer_cli.export.push import PushOptions
+    from packer_cli.commands.export import export
 
-    if format_name is None and push_to_hub is None:
-        raise ConfigError("--to is required; to push the packed set itself, give --push-to-hub")
-    if (format_name is None) != (output is None):
-        raise ConfigError("--to needs --output" if format_name else "--output needs --to")
-    if format_name is None:
-        of_export = ("groups", "epoch", "shard_size")
-        refuse_given(values, of_export, lambda name: f"{name} applies to an export: give --to, too")
-    if push_to_hub is None and (private or license is not None):
-        raise ConfigError("--private and --license apply to a data set on the Hub; give --push-to-hub, too")
-    if push_to_hub is not None and ids is not None:
-        raise ConfigError(
-            "--push-to-hub does not run in a job array; when all tasks are done, run the same command outside it"
-        )
-    push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
-    options = validate(ExportConfig, {**values, "format": format_name}) if format_name else None
-    with make_engine(workers, engine, preload=()) as running:
-        done = run_export(folder, options, output, push, running, ids)
+    done = export(folder, to=to, output=output, **values)
     if print_json(done):
         return
-    if options is None or output is None:
+    if to is None or output is None:
         say_next(f"Pushed {folder} to {done.pushed_to}", f'train with train_dataset="hf://datasets/{done.pushed_to}"')
     elif done.listing is None:
         say_share(output)
     else:
-        _say_exported(output, options.format, done.pushed_to, done.listing)
+        _say_exported(output, to, done.pushed_to, done.listing)
 
 
 def _say_exported(output: str, format_name: str, pushed_to: str | None, listing: ExportListing) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -27,11 +27,10 @@ from packer_cli.cli.command import (
 from packer_cli.config import AUTO, TokenizeConfig, option_name
 from packer_cli.config.fields import REQUIRED, default_of, shown_default
 from packer_cli.config.messages import load_config_file, show_value
-from packer_cli.config.models import EngineConfig, WorkersConfig
-from packer_cli.engine.array import ArrayIds
+from packer_cli.config.models import EngineConfig, JobConfig, WorkersConfig
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
-from packer_cli.sizes import parse_integer, parse_seconds
+from packer_cli.sizes import parse_seconds
 
 
 class _FromModel(Option):
@@ -217,35 +216,9 @@ def inputs_argument(function: F) -> F:
 set_argument = click.argument("folder", metavar="OUT", type=Folder())
 path_argument = click.argument("path", metavar="PATH", type=Text())
 workers_option = model_options(WorkersConfig)
-engine_option = model_options(EngineConfig, ["engine"])
+engine_options = model_options(EngineConfig)
 
 
-def _find_task(ctx: click.Context, param: click.Parameter, value: str | None) -> ArrayIds | None:
-    """Make share I of N, counted from 0, as a task of a job array.
-
-    The last task to end completes the output, which is the same for any N; 0/1 is an ordinary run. By default, I and N
-    come from Slurm (SLURM_ARRAY_TASK_ID and _COUNT) or Kubernetes (JOB_COMPLETION_INDEX, with the N that another task
-    gave).
-    """
-    return array_ids(value)
-
-
-shard_option = option(
-    "--shard",
-    "ids",
-    callback=_find_task,
-    metavar="I/N",
-    panel=Panel.SCALE,
-    show_default="what Slurm or Kubernetes says",
-)
-set_tokenizer_option = option(
-    "--tokenizer",
-    metavar="PATH",
-    type=Text(),
-    help="Where the set's tokenizer is now.",
-    show_default="where it was when the set was made",
-)
-"""Option for the tokenizer of a set; the set says where its tokenizer was."""
 config_option = option(
     "--config",
     metavar="FILE",
@@ -284,7 +257,7 @@ wait_option = option(
 
 def job_options(function: F) -> F:
     """Add the options of a stage that may run in a job array, and `--config`."""
-    return shard_option(workers_option(engine_option(wait_option(config_option(function)))))
+    return model_options(JobConfig)(wait_option(config_option(function)))
 
 
 def corpus_options(function: F) -> F:
@@ -340,56 +313,3 @@ def begins_with(mark: bytes) -> Callable[[Path], bool]:
             return file.read(len(mark)) == mark
 
     return is_own
-
-
-def array_ids(shard: str | None, environment: Mapping[str, str] = os.environ) -> ArrayIds | None:
-    """Find the task of a job array that this run is: from `--shard`, else from Slurm's or Kubernetes' variables.
-
-    Returns None outside of a job array.
-
-    Raises:
-        ConfigError: `--shard` or a variable is wrong, or Slurm's ids are not evenly spaced.
-    """
-    if shard is not None:
-        return _parse(shard)
-    if environment.get("SLURM_ARRAY_TASK_ID"):
-        return _slurm(environment)
-    if environment.get("JOB_COMPLETION_INDEX"):
-        return ArrayIds(id=_read(environment, "JOB_COMPLETION_INDEX"), num_tasks=None, source="JOB_COMPLETION_INDEX")
-    return None
-
-
-def _parse(text: str) -> ArrayIds:
-    index, slash, num_tasks = str(text).partition("/")
-    try:
-        if slash and 0 <= parse_integer(index) < parse_integer(num_tasks):
-            return ArrayIds(id=int(index), num_tasks=int(num_tasks))
-    except ValueError:
-        pass
-    raise ConfigError(f"--shard {text}: must be I/N with 0 <= I < N, such as 0/4 for the first of four tasks")
-
-
-def _slurm(environment: Mapping[str, str]) -> ArrayIds | None:
-    """Read Slurm's variables: its ids begin at any number, and those of a rerun are of the tasks that run again."""
-    source = "SLURM_ARRAY_TASK_ID"
-    number = _read(environment, source)
-    names = ("COUNT", "MIN", "MAX", "STEP")
-    known = {
-        name: _read(environment, f"SLURM_ARRAY_TASK_{name}")
-        for name in names
-        if environment.get(f"SLURM_ARRAY_TASK_{name}")
-    }
-    if "COUNT" not in known:
-        return ArrayIds(id=number, num_tasks=None, source=source)
-    count, first = known["COUNT"], known.get("MIN", 0)
-    step = max(known.get("STEP", 1), 1) if count > 1 else 1
-    is_even = known.get("MAX", first + (count - 1) * step) == first + (count - 1) * step
-    # Whether uneven ids are a rerun of some tasks is known from the output alone.
-    return ArrayIds(id=number, num_tasks=count if is_even else None, first=first, step=step, source=source)
-
-
-def _read(environment: Mapping[str, str], name: str) -> int:
-    try:
-        return parse_integer(environment[name])
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None

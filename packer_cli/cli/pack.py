@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @options.inputs_argument
 @options.output_option("Folder to write: new, empty, or an earlier run's.")
 @options.model_options(PackConfig)
-@options.workers_option
-@options.engine_option
+@options.engine_options
 @options.wait_option
 @options.config_option
 @json_option("output/set", Panel.OUTPUT)

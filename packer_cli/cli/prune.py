@@ -29,4 +29,4 @@ def command(folder: str, keep: int) -> None:
     """
     from packer_cli.commands.versions import prune
 
-    print_versions(prune(folder, keep))
+    print_versions(prune(folder, keep=keep))

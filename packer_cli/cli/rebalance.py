@@ -7,7 +7,6 @@ from typing import Any
 from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import model_options, set_argument, wait_option
-from packer_cli.config import validate
 from packer_cli.config.models import RebalanceConfig
 from packer_cli.sizes import counted
 
@@ -32,10 +31,9 @@ def command(folder: str, **values: Any) -> None:
         # What is left after two steps, on 4 GPUs
         hbpack rebalance OUT --gpus 4 --from-step 2
     """
-    config = validate(RebalanceConfig, values)
-    from packer_cli.commands.rebalance import run_rebalance
+    from packer_cli.commands.rebalance import rebalance
 
-    done = run_rebalance(folder, config)
+    done = rebalance(folder, **values)
     if print_json(done):
         return
     say_next(

@@ -11,16 +11,16 @@ import click
 
 from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_line, say_next, shown_command, wants_json
-from packer_cli.cli.options import model_options, set_argument, set_tokenizer_option
+from packer_cli.cli.options import model_options, set_argument
 from packer_cli.config import validate
-from packer_cli.config.models import ShowConfig
+from packer_cli.config.models import AppendConfig, ShowConfig
 from packer_cli.sizes import counted
 
 
 @as_command()
 @set_argument
 @model_options(ShowConfig)
-@set_tokenizer_option
+@model_options(AppendConfig, ["tokenizer"])
 @option("--max-chars", type=click.IntRange(min=0), default=2000, show_default=True, metavar="N")
 @option("--full", is_flag=True)
 @option("--tokens", "by_token", is_flag=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from packer_cli.cli.command import Choice, as_command, json_option, option
+from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, print_line, print_tables, say_next, shown_command
-from packer_cli.cli.options import config_option, set_argument
-from packer_cli.remote.path import as_path
+from packer_cli.cli.options import config_option, model_options, set_argument
+from packer_cli.config.models import StatusConfig
 from packer_cli.tables.table import Table
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ _REMEDIES = {
 
 @as_command()
 @set_argument
-@option("--stage", type=Choice(["tokens", "plan", "shards"]), show_default="all")
+@model_options(StatusConfig)
 @json_option("output/status")
 @config_option
-def command(folder: str, stage: str | None) -> None:
+def command(folder: str, stage: Any) -> None:
     """Say what is done, what is missing, and which tasks of a job array are left to run.
 
     OUT is the output of any hbpack command that writes a folder. This takes a moment and writes nothing: it checks no
@@ -38,21 +38,18 @@ def command(folder: str, stage: str | None) -> None:
 
     Exit codes: 0 complete, 1 something is missing, 2 wrong usage.
 
-    Args:
-        stage: Look at this stage alone; the exit code is for it.
-
     Examples::
 
         hbpack status OUT
         # The shards alone, for a script
         hbpack status OUT --stage shards --json
     """
-    from packer_cli.commands.status import run_status
+    from packer_cli.commands.status import status
 
-    status = run_status(as_path(folder), stage)
-    if not print_json(status):
-        _print(status, folder)
-    if not status.complete:
+    found = status(folder, stage=stage)
+    if not print_json(found):
+        _print(found, folder)
+    if not found.complete:
         sys.exit(1)
 
 

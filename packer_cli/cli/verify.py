@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.cli.command import as_command, json_option, option
 from packer_cli.cli.console import print_json, print_line, say_next, shown_command
 from packer_cli.cli.options import config_option, set_argument, wait_option, workers_option
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError
-from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.verify import Report
+    from packer_cli.verify import Verified
 
 
 @as_command()
 @set_argument
 @option("--fast", is_flag=True)
-@option("--repair", "repairs", is_flag=True)
+@option("--repair", is_flag=True)
 @json_option("output/verify")
 @workers_option
 @wait_option
 @config_option
-def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None:
+def command(folder: str, **values: Any) -> None:
     """Check a packed data set for damage.
 
     OUT is the output of `hbpack pack` or `hbpack write`. Every file must have its checksum and belong to this set; the
@@ -36,7 +35,7 @@ def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None
 
     Args:
         fast: Leave out the comparison of tokens with the token store.
-        repairs: Rewrite damaged shards and rank manifests from the plan and the token store, and check again.
+        repair: Rewrite damaged shards and rank manifests from the plan and the token store, and check again.
 
     Examples::
 
@@ -44,11 +43,10 @@ def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None
         # Rewrite what is damaged
         hbpack verify OUT --repair
     """
-    from packer_cli.commands.engines import make_engine
-    from packer_cli.commands.verify import run_verify
+    from packer_cli.commands.verify import verify
 
     watch = Stopwatch()
-    report = run_verify(as_path(folder), make_engine(workers, preload=()), fast=fast, repairs=repairs)
+    report = verify(folder, **values)
     if not print_json(report):
         _print(report, folder, watch)
     if not report.sound:
@@ -56,7 +54,7 @@ def command(folder: str, fast: bool, repairs: bool, workers: str | None) -> None
         raise FormatError(f"{folder!r} is damaged in {counted(len(report.damaged), 'place')}; run {commands}")
 
 
-def _print(report: Report, folder: str, watch: object) -> None:
+def _print(report: Verified, folder: str, watch: object) -> None:
     for damage in report.repaired:
         print_line(f"repaired: {damage.file}: {damage.what}")
     for damage in report.damaged:

@@ -30,9 +30,9 @@ def command(folder: str) -> None:
         # The figures of an earlier one
         hbpack stats OUT@3
     """
-    from packer_cli.commands.versions import versions_of
+    from packer_cli.commands.versions import versions
 
-    print_versions(versions_of(folder))
+    print_versions(versions(folder))
 
 
 def print_versions(found: Versions) -> None:

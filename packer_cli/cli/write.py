@@ -9,10 +9,8 @@ import click
 from packer_cli.cli.command import Folder, as_command, json_option
 from packer_cli.cli.console import say_set, say_share, wants_json
 from packer_cli.cli.options import job_options, model_options
-from packer_cli.config import GpuConfig, WriteConfig, validate
-from packer_cli.engine.array import ArrayIds
+from packer_cli.config import GpuConfig, WriteConfig
 from packer_cli.panels import Panel
-from packer_cli.remote.path import as_path
 
 
 @as_command()
@@ -20,7 +18,7 @@ from packer_cli.remote.path import as_path
 @model_options(WriteConfig)
 @json_option("output/set", Panel.OUTPUT)
 @job_options
-def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str | None, **values: Any) -> None:
+def command(folder: str, **values: Any) -> None:
     """Write the shards and rank manifests of a plan.
 
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
@@ -32,18 +30,14 @@ def command(folder: str, ids: ArrayIds | None, workers: str | None, engine: str 
         # Smaller shards, and no token store beside them
         hbpack write STORE --shard-size 64MiB --no-keep-tokens
     """
-    config = validate(WriteConfig, values)
-    from packer_cli.commands.engines import make_engine
-    from packer_cli.commands.output_folder import current_manifest
-    from packer_cli.commands.write import run_write
+    from packer_cli.commands.stages import write
 
-    with make_engine(workers, engine, preload=()) as running:
-        run_write(config, as_path(folder), running, ids)
+    packed = write(folder, **values)
     if wants_json():
         from packer_cli.cli.print_set import print_set  # Loads kernels, which nothing else here needs.
 
         print_set(folder, GpuConfig())
-    elif (manifest := current_manifest(as_path(folder))) is None:  # In a task of an array that is not done.
+    elif packed is None:
         say_share(folder)
     else:
-        say_set(folder, manifest, GpuConfig())
+        say_set(folder, packed.manifest(), GpuConfig())

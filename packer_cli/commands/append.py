@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output
 from packer_cli.commands.pack_corpus import pack_corpus
 from packer_cli.config import TokenizeConfig, WriteConfig, validate
+from packer_cli.config.models import AppendConfig
 from packer_cli.corpus.discover import cut_file, discover, find_files, real_paths
 from packer_cli.corpus.input_list import MARK
 from packer_cli.corpus.types import CorpusFile, Source
@@ -59,12 +60,7 @@ def run_append(
     folder: Path,
     inputs: Sequence[str],
     engine: Engine,
-    tokenizer: str | None = None,
-    moves: Sequence[str] = (),
-    gone: str | None = None,
-    keep: int | None = None,
-    allow_skipped: bool = False,
-    **limits: Any,
+    config: AppendConfig,
 ) -> None:
     """Add inputs to a packed set, and the files that came late to those that it has.
 
@@ -72,12 +68,6 @@ def run_append(
 
     Args:
         inputs: as for `hbpack pack`, with weights; maybe none.
-        tokenizer: the place where the set's tokenizer is now; None for where it was.
-        moves: OLD=NEW, the places where the set's own inputs were and are now.
-        gone: what becomes of files that are gone: "keep" the parts of the store that hold them, or "drop" the files.
-        keep: see `WriteConfig`.
-        allow_skipped, limits: see `TokenizeConfig`; the latter are `recheck`, and for new inputs alone `max_rejected`
-            and `strict`.
 
     Raises:
         InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone or has
@@ -88,11 +78,12 @@ def run_append(
     with locked_output(folder):
         header, index = _opened(folder)
         known = index.sources
-        given, new_files = discover(inputs, output=str(folder), allow_skipped=allow_skipped)
+        given, new_files = discover(inputs, output=str(folder), allow_skipped=config.allow_skipped)
         begun = _begun(folder, given, known)
         places = range(len(known) - len(given) + 1)
         is_there = any(_same(known[at : at + len(given)], given) for at in places)
-        found = _find_known(index, moved(known, moves), folder, engine, [] if is_there else new_files, gone)
+        own = moved(known, config.moved)
+        found = _find_known(index, own, folder, engine, [] if is_there else new_files, config.gone)
         late, files = discover(found.late, output=str(folder))
         num_own, num_late = len(found.sources), len(late)
         if not is_there:
@@ -102,14 +93,14 @@ def run_append(
         sources = found.sources + late
         if not sources:
             raise InputError("all files of the set are gone, and nothing would be left; keep them with --gone keep")
-        config = _tokenize_config(index, sources, tokenizer, limits)
-        write = WriteConfig(**vars(_write_options(folder)), keep=keep)
+        tokenize = _tokenize_config(index, sources, config)
+        write = WriteConfig(**vars(_write_options(folder)), keep=config.keep)
         old = begun.old if begun else known
         noted = _Noted(old=old, sources=tuple(sources), given=tuple(given))
         write_json(folder / APPEND_MARKER, json_values(noted))
         corpus = Inputs(sources, files, lambda cuts: _require_known(cuts, found, num_own + num_late), num_own)
         try:
-            pack_corpus(config, header.config, write, folder, engine, corpus, "append")
+            pack_corpus(tokenize, header.config, write, folder, engine, corpus, "append")
         except HbpackError:
             is_old = begun is None or known == begun.old
             if is_old and current_index(folder / TOKENS) == index:
@@ -190,11 +181,10 @@ def _write_options(folder: Path) -> WriteOptions:
 _IDENTITY = attrgetter("fingerprint", "chat_template_fingerprint")
 
 
-def _tokenize_config(
-    index: StoreIndex, sources: Sequence[Source], tokenizer: str | None, limits: Mapping[str, object]
-) -> TokenizeConfig:
+def _tokenize_config(index: StoreIndex, sources: Sequence[Source], given: AppendConfig) -> TokenizeConfig:
     """Return the options for these inputs; raise TokenizerError if the tokenizer is not the set's."""
-    values = {**asdict(index.options), **limits, "tokenizer": tokenizer or index.tokenizer.name}
+    limits = given.model_dump(include={"recheck", "max_rejected", "strict"})
+    values = {**asdict(index.options), **limits, "tokenizer": given.tokenizer or index.tokenizer.name}
     config = validate(TokenizeConfig, {**values, "inputs": [*map(_input_text, sources)]})
     found = LoadedTokenizer(config.tokenizer, config.chat_template, config.eos_token).describe()
     if _IDENTITY(found) != _IDENTITY(index.tokenizer):

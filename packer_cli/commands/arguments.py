@@ -29,7 +29,7 @@ Inputs = Lengths | Sequence[StrPath]
 """Lengths, or the paths of a corpus."""
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OWN_ARGUMENTS = {"inputs"}
+_OWN_ARGUMENTS = {"inputs", "format"}
 """Fields of models that have a parameter of their own."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from packer_cli.config import validate
 from packer_cli.config.models import EngineConfig
@@ -30,22 +30,19 @@ def start_server(tokenizer: NamedTokenizer) -> None:
 
 
 def make_engine(
-    workers: int | str | None = None,
-    name: str | None = None,
-    preload: Sequence[str] = PRELOAD,
-    tokenizer: NamedTokenizer | None = None,
+    options: Mapping[str, object], preload: Sequence[str] = PRELOAD, tokenizer: NamedTokenizer | None = None
 ) -> Engine:
     """Make an engine for all stages. Enter the engine before the imports of the stages: its workers load meanwhile.
 
     Args:
-        name: `local`, which None stands for, `ray` or `ray:ADDRESS`.
+        options: those of `EngineConfig`, maybe among others.
         preload: modules that workers import before they start.
         tokenizer: see `start_server`.
 
     Raises:
         ConfigError: there is no such engine, or no such number of workers.
     """
-    chosen = validate(EngineConfig, {"workers": workers, "engine": name})
+    chosen = validate(EngineConfig, options)
     choose_cache()  # Workers inherit it.
     kind, colon, address = chosen.engine.partition(":")
     if kind == "ray" and bool(colon) == bool(address):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from packer_cli.config.models import ExportConfig
+from packer_cli.commands.arguments import StrPath, refuse_given, takes
+from packer_cli.commands.engines import make_engine
+from packer_cli.config import validate
+from packer_cli.config.models import ExportConfig, JobConfig
 from packer_cli.engine.array import ArrayIds
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import produce
 from packer_cli.engine.progress import progress_bar, say, warn
+from packer_cli.engine.scheduler import array_ids
+from packer_cli.errors import ConfigError
 from packer_cli.export.formats import load_format
 from packer_cli.export.listing import ExportListing, count_files, read_listing
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
@@ -21,6 +27,9 @@ from packer_cli.format.records import Hidden
 from packer_cli.format.versions import set_at
 from packer_cli.remote.path import as_path
 from packer_cli.shards.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from packer_cli.commands.option_types import CallOfExport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,35 +47,76 @@ class Exported:
     num_rows: int | None = None
     """Number of packs."""
     num_samples: int | None = None
+    """Number of samples."""
     num_tokens: int | None = None
+    """Number of tokens."""
     num_files: int | None = None
+    """Number of files."""
     num_bytes: int | None = None
+    """Bytes of the files."""
     listing: Hidden[ExportListing | None] = None
     """The listing of the export's files and numbers."""
 
 
-def run_export(
-    source: str,
-    options: ExportConfig | None,
-    output: str | None,
-    push: PushOptions | None,
-    engine: Engine,
-    ids: ArrayIds | None = None,
+@takes(ExportConfig, JobConfig)
+def export(
+    path: StrPath,
+    *,
+    to: str | None = None,
+    output: StrPath | None = None,
+    push_to_hub: str | None = None,
+    private: bool = False,
+    license: str | None = None,
+    **options: Unpack[CallOfExport],
 ) -> Exported:
-    """Write the packed set in `source` to `output`, or push it. A run that was killed continues where it stopped.
+    """Write a packed set in another trainer's format, or push it to the Hugging Face Hub, as `hbpack export` does.
+
+    Call it again after a crash: it continues where it stopped.
 
     Args:
-        options: None for the packed set as it is, which is then pushed.
-        push: options to push the export to the Hugging Face Hub; not for a task of an array.
-        ids: write the share of a task of a job array. The last task to end completes the export.
+        path: a packed set.
+        to: format to write, such as `"trl"`; None for the packed set as it is, which is then pushed.
+        output: folder to write: new, empty, or of the same export, interrupted.
+        push_to_hub: data set on the Hugging Face Hub that gets the export, or the packed set without `to`.
+        private: make that data set private; a public one is refused.
+        license: licence that its card names, such as `"apache-2.0"`.
+        options: see "Options of an export", and `workers`, `engine` and `shard`.
 
     Raises:
-        OutputError: `output`, or the data set on the Hub, holds something else.
-        InputError, FormatError: there is no packed set, or it is damaged.
-        ConfigError: the set is to be pushed as it is, and leaves its tokens in the token store.
-        RemoteError: the Hub does not answer, or refuses.
+        HbpackError: an option is wrong, the output holds something else, there is no packed set, it is damaged, or
+            the Hub does not answer or refuses.
     """
-    named, target = as_path(source), as_path(output or source)
+    if to is None and push_to_hub is None:
+        raise ConfigError("--to is required; to push the packed set itself, give --push-to-hub")
+    if (to is None) != (output is None):
+        raise ConfigError("--to needs --output" if to else "--output needs --to")
+    if to is None:
+        of_export = ("groups", "epoch", "shard_size")
+        refuse_given(options, of_export, lambda name: f"{name} applies to an export: give --to, too")
+    if push_to_hub is None and (private or license is not None):
+        raise ConfigError("--private and --license apply to a data set on the Hub; give --push-to-hub, too")
+    ids = array_ids(options.get("shard"))
+    if push_to_hub is not None and ids is not None:
+        raise ConfigError(
+            "--push-to-hub does not run in a job array; when all tasks are done, run the same command outside it"
+        )
+    push = None if push_to_hub is None else PushOptions(name=push_to_hub, private=private, license=license)
+    config = validate(ExportConfig, {**options, "format": to}) if to else None
+    target = path if output is None else output
+    with make_engine(options, preload=()) as engine:
+        done = _export(as_path(path), config, as_path(target), push, engine, ids)
+    return done if output is None else replace(done, output=os.fspath(output))
+
+
+def _export(
+    named: Path,
+    options: ExportConfig | None,
+    target: Path,
+    push: PushOptions | None,
+    engine: Engine,
+    ids: ArrayIds | None,
+) -> Exported:
+    """Write a packed set, or push it as it is: `options` is None."""
     folder = set_at(named)
     if push:
         check_push(push, target)
@@ -79,7 +129,7 @@ def run_export(
     produce(Exporter(options, named, target), engine, ids)
     listing = read_listing(target)
     pushed_to = push_export(push, target, manifest, listing) if push and listing else None
-    done = Exported(output=output, format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
+    done = Exported(format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
     if listing is None:
         return done
     _warn_of_shared_rows(options.format, manifest, listing)

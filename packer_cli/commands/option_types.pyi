@@ -176,6 +176,68 @@ class WorkersOptions(TypedDict, total=False):
     workers: int | None
     """Worker processes; by default, one for each CPU."""
 
+class EngineOptions(WorkersOptions, total=False):
+    """Place where the work runs, and the processes there."""
+
+    engine: str | None
+    """Place where the work runs: on this machine (`local`), or on a Ray cluster."""
+
+class JobOptions(EngineOptions, total=False):
+    """Share of the work that a run makes, and the place where it does."""
+
+    shard: str | None
+    """Make share I of N, counted from 0, as a task of a job array; by default, as Slurm or Kubernetes says."""
+
+class AppendOptions(TypedDict, total=False):
+    """Changes to the inputs of a packed set."""
+
+    tokenizer: str | os.PathLike[str] | None
+    """Place where the set's tokenizer is now; by default, where it was when the set was made."""
+    moved: Sequence[str] | None
+    """Input of the set, or a folder above it, that is at NEW now, as OLD=NEW. Its contents must be the same."""
+    gone: Literal["keep", "drop"] | None
+    """Treatment of files of the set's inputs that are gone: keep their tokens, or drop them from the set."""
+    allow_skipped: bool | None
+    """Go on with a new folder or pattern of which more bytes are skipped than read."""
+    recheck: bool | None
+    """Read all inputs again and compare their contents."""
+    max_rejected: str | int | None
+    """Stop before planning if more records of new inputs than this are rejected: a number, or a share such as 1%."""
+    strict: bool | None
+    """Stop before planning if a file of a new folder or pattern was skipped, or a new file is damaged."""
+    keep: int | None
+    """Afterwards, remove all but the newest N versions, as `hbpack prune` does; by default all stay."""
+
+class RebalanceOptions(TypedDict, total=False):
+    """Place where training goes on, and its number of GPUs."""
+
+    gpus: int | None
+    """GPUs that train from now on."""
+    state: str | os.PathLike[str] | None
+    """The loader's state as JSON, or trainer_state.json of a checkpoint of transformers' Trainer."""
+    from_step: int | None
+    """First step of the epoch that training did not run, as training counted it."""
+    epoch: int | None
+    """Epoch of `from_step`; by default, the first."""
+    global_tokens: str | int | None
+    """Tokens of an optimizer step; by default, as planned."""
+
+class ExportOptions(TypedDict, total=False):
+    """The options that, with the packed set, decide the bytes of an export."""
+
+    format: str | None
+    """Format to export to (``to``)."""
+    groups: str | None
+    """Groups of the set to export, by capacity or by name."""
+    order: Literal["use", "packs"] | None
+    """`use`: rows as training reads them, by iteration, then DP rank; `packs`: in the order of the shards."""
+    epoch: int | None
+    """Epoch whose order `use` takes; by default, the first of the set."""
+    shard_size: str | int | None
+    """Approximate size of a file; megatron has one. By default, 256MiB; mds: 64MiB."""
+    loss_weights: bool | None
+    """Keep the loss weights of a set that has any; without them, each loss token counts 1."""
+
 class BoundOptions(TypedDict, total=False):
     """Proof of bounds."""
 
@@ -198,10 +260,16 @@ class TrainOptions(TypedDict, total=False):
     step_seconds: float | None
     """Fixed seconds of each optimizer step: gradient sync and optimizer."""
 
+class CallOfAppend(AppendOptions, EngineOptions, total=False):
+    """Options of `append`."""
+
 class CallOfCompare(PlanOptions, TokenizeOptions, BoundOptions, RepeatOptions, WorkersOptions, total=False):
     """Options of `compare`."""
 
-class CallOfPack(PackOptions, WorkersOptions, total=False):
+class CallOfExport(ExportOptions, JobOptions, total=False):
+    """Options of `export`."""
+
+class CallOfPack(PackOptions, EngineOptions, total=False):
     """Options of `pack`."""
 
 class CallOfReport(PlanOptions, TrainOptions, WorkersOptions, total=False):
@@ -215,3 +283,9 @@ class CallOfSimulateOfPlan(GpuOptions, TrainOptions, total=False):
 
 class CallOfStats(PlanOptions, BoundOptions, total=False):
     """Options of `stats`."""
+
+class CallOfTokenize(TokenizeOptions, JobOptions, total=False):
+    """Options of `tokenize`."""
+
+class CallOfWrite(WriteOptions, JobOptions, total=False):
+    """Options of `write`."""

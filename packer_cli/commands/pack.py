@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from packer_cli.commands.arguments import StrPath, path_names, takes
 from packer_cli.config import PackConfig, StorePlanConfig, TokenizeConfig, WriteConfig, validate
-from packer_cli.config.models import BoundConfig, WorkersConfig
+from packer_cli.config.models import BoundConfig, EngineConfig
 from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import table_of_values, tables_html
@@ -32,18 +32,16 @@ def pack(
     inputs: StrPath | Sequence[StrPath],
     *,
     output: StrPath,
-    engine: str = "local",
     dry_run: Literal[False] = False,
     **options: Unpack[CallOfPack],
 ) -> PackedSet: ...
 
 
-@takes(PackConfig, WorkersConfig)
+@takes(PackConfig, EngineConfig)
 def pack(
     inputs: StrPath | Sequence[StrPath],
     *,
     output: StrPath,
-    engine: str = "local",
     dry_run: bool = False,
     **options: Unpack[CallOfPack],
 ) -> PackedSet | DryRun:
@@ -55,22 +53,20 @@ def pack(
         inputs: files, folders, globs or data sets, each with an optional weight, `"PATH@2.0"`, or
             number of tokens, `"PATH@500Mtokens"`, or share of an epoch's tokens, `"PATH@70%"`.
         output: folder to write: new, empty, or an earlier run's.
-        engine: where the work runs: `local`, the processes of this machine; `ray` or `ray:HOST:PORT`.
         dry_run: write nothing; return a `DryRun`, which predicts what the run would give and take, by a sample.
-        options: see "Options of a corpus", "of a plan" and "of shards"; `tokenizer`, and for most strategies `groups`
-            and `gpus`, are required.
+        options: see "Options of a corpus", "of a plan" and "of shards", and `workers` and `engine`; `tokenizer`, and
+            for most strategies `groups` and `gpus`, are required.
 
     Raises:
         HbpackError: an option is wrong (a `UsageError`; nothing has been written), or the run failed (a `RunError`).
     """
-    workers = validate(WorkersConfig, options).workers
     tokenize = validate(TokenizeConfig, {**options, "inputs": path_names(inputs)})
     plan, write = validate(StorePlanConfig, options), validate(WriteConfig, options)
     from packer_cli.commands.engines import make_engine
     from packer_cli.tokens.ahead import NamedTokenizer
 
     folder = as_path(output)
-    with make_engine(workers, engine, tokenizer=NamedTokenizer.of(tokenize)) as running:
+    with make_engine(options, tokenizer=NamedTokenizer.of(tokenize)) as engine:
         from packer_cli.commands.output_folder import locked_output
         from packer_cli.commands.pack_corpus import pack_corpus
         from packer_cli.commands.write import refuse_index
@@ -81,9 +77,9 @@ def pack(
         if dry_run:
             from packer_cli.commands.predict import predict_pack
 
-            return predict_pack(tokenize, plan, write, folder, running)
+            return predict_pack(tokenize, plan, write, folder, engine)
         with locked_output(folder):
-            pack_corpus(tokenize, plan, write, folder, running)
+            pack_corpus(tokenize, plan, write, folder, engine)
     return PackedSet(output)
 
 

@@ -9,12 +9,15 @@ state of any generation can be resumed.
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from packer_cli.commands.arguments import StrPath, takes
 from packer_cli.commands.output_folder import locked_output
 from packer_cli.commands.plan_store import predicted
 from packer_cli.config import PlannedConfig, validate
@@ -44,6 +47,9 @@ from packer_cli.shards.repair import generation_plan
 from packer_cli.shards.versions import make_current
 from packer_cli.sizes import counted
 
+if TYPE_CHECKING:
+    from packer_cli.commands.option_types import RebalanceOptions
+
 REBALANCE_VERSION = 1
 SCHEDULES_NAME = "schedules.arrow"
 
@@ -53,20 +59,34 @@ class Rebalanced:
     """Result of `hbpack rebalance`."""
 
     output: str
+    """The set's folder, as the user named it."""
     num_gpus: int
+    """GPUs that train from now on."""
     first_epoch: int
+    """Epoch in which training goes on."""
     first_step: int
     """Step with which training goes on."""
     num_iterations: int
-    """Iterations left in the first epoch; `num_steps` counts the steps left in it."""
+    """Iterations left in the first epoch."""
     num_steps: int
+    """Steps left in the first epoch."""
     overall: OverallMetrics
     """Figures of whole epochs from now on."""
 
 
-def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
-    """Adapt the set in a folder to another number of GPUs, from where training stopped."""
-    watch, folder, num_gpus = Stopwatch(), as_path(output), config.gpus
+@takes(RebalanceConfig)
+def rebalance(path: StrPath, **options: Unpack[RebalanceOptions]) -> Rebalanced:
+    """Adapt a packed set to another number of GPUs, from where training stopped, as `hbpack rebalance` does.
+
+    Args:
+        path: a packed set.
+        options: see "Options of a rebalance"; `gpus` is required.
+
+    Raises:
+        HbpackError: an option is wrong or does not fit the set, or the set is damaged.
+    """
+    config = validate(RebalanceConfig, options)
+    watch, folder, num_gpus = Stopwatch(), as_path(path), config.gpus
     if config.state is not None:
         stop = read_state(as_path(config.state))
     else:
@@ -76,12 +96,12 @@ def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
     with locked_output(folder, has_plan=True):
         home = set_at(folder)
         before = read_manifest(home)
-        manifest, is_new = rebalance(home, num_gpus, stop, config.global_tokens)
+        manifest, is_new = deal(home, num_gpus, stop, config.global_tokens)
         make_current(folder, home, manifest, "rebalance")
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
     done = Rebalanced(
-        output=output,
+        output=os.fspath(path),
         num_gpus=num_gpus,
         first_epoch=manifest.first_epoch,
         first_step=first.first_step,
@@ -107,7 +127,7 @@ def run_rebalance(output: str, config: RebalanceConfig) -> Rebalanced:
     return done
 
 
-def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
+def deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
     """Deal the rest of an epoch, and the epochs after it, to `num_gpus` GPUs, and the validation set with it.
 
     The version is read and written in its own folder; `make_current` makes the result the set's.
@@ -142,7 +162,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
 
 
 def _deal(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
-    """Write everything that `rebalance` writes, except the manifest."""
+    """Write everything that `deal` writes, except the manifest."""
     manifest = read_manifest(folder)
     config = {**manifest.config.plan, "gpus": num_gpus}
     if global_tokens is not None:

@@ -124,7 +124,7 @@ def read_samples(inputs: Inputs, corpus: TokenizeConfig | None, workers: int | N
     from packer_cli.commands.tokenize import CorpusStore  # Only a corpus needs it.
     from packer_cli.engine.output import make_whole
 
-    with make_engine(workers) as engine, tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as folder:
+    with make_engine({"workers": workers}) as engine, tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as folder:
         try:
             make_whole(CorpusStore(corpus, Path(folder)), engine)
         except TooManyRejectedError as error:

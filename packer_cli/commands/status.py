@@ -9,8 +9,11 @@ from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
+from packer_cli.commands.arguments import StrPath
 from packer_cli.commands.output_folder import APPEND_MARKER, current_header, require_sound
 from packer_cli.commands.write import describe_set
+from packer_cli.config import validate
+from packer_cli.config.models import StatusConfig
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import FormatError, HbpackError, InputError
 from packer_cli.export import listing as export_listing
@@ -18,6 +21,7 @@ from packer_cli.folder_lock import Holder, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.format.versions import set_at, version_folders
+from packer_cli.remote.path import as_path
 from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.own_store import store_of
 from packer_cli.shards.plan_file import PlanHeader
@@ -34,7 +38,9 @@ class Running:
     """A process that writes to the folder."""
 
     host: str
+    """Name of its machine."""
     pid: int
+    """Number of the process."""
     task: int | None = None
     """Number of the task in a job array, counted from 0."""
 
@@ -44,9 +50,11 @@ class ArrayStatus:
     """The tasks of a job array that has not made its output yet. Tasks are counted from 0."""
 
     pin: Hidden[Pin]
+    """Facts that all tasks agree on."""
     done: tuple[int, ...]
+    """Tasks that are done."""
     running: tuple[Running, ...]
-
+    """Tasks that run now, as far as locks tell."""
     num_tasks: int
     """Number of tasks of the array."""
     missing: list[int]
@@ -60,10 +68,13 @@ class StageStatus:
     """State of one stage."""
 
     stage: StageName
+    """Name of the stage."""
     state: State
+    """Whether the stage is complete, unfinished or missing."""
     summary: str
     """The state, for people."""
     array: ArrayStatus | None = None
+    """Tasks of the job array that makes the stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +82,7 @@ class Status:
     """State of an output."""
 
     stages: tuple[StageStatus, ...]
+    """The stages in their order, or the one that was asked for."""
     running: Running | None
     """A run that has the folder to itself, if one is known to run."""
 
@@ -81,17 +93,19 @@ class Status:
         return all(stage.state == "complete" for stage in self.stages)
 
 
-def run_status(folder: Path, stage: str | None = None) -> Status:
-    """Find the state of an output's stages.
+def status(path: StrPath, *, stage: Literal["tokens", "plan", "shards"] | None = None) -> Status:
+    """Say what is done of an output and what is missing, as `hbpack status` does.
+
+    Price: reading the index, the plan's header and the manifest; damage is left to `verify`.
 
     Args:
+        path: folder that a command or function has written.
         stage: the only stage to look at; None for all.
 
-    Price: reading the index, the plan's header and the manifest; damage is left to `hbpack verify`.
-
     Raises:
-        InputError: the folder holds no output of hbpack.
+        HbpackError: the folder holds no output of hbpack, or there is no such stage.
     """
+    folder, stage = as_path(path), validate(StatusConfig, {"stage": stage}).stage
     if not folder.is_dir():
         raise InputError(f"{str(folder)!r} is not a folder; name the output of an hbpack command")
     holders = find_holders(folder)

@@ -38,9 +38,13 @@ class Tokenized:
     is_complete: bool
     """False after a task of a job array whose other tasks are not done."""
     num_samples: int
+    """Samples, or items, in the store."""
     num_tokens: int
+    """Tokens in the store."""
     num_loss_tokens: int
+    """Tokens that carry a loss."""
     num_rejected: int
+    """Rejected records."""
     num_without_loss: int
     """Rejected records in which no token carries a loss."""
     num_with_special: int

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from packer_cli.commands.arguments import StrPath
+from packer_cli.commands.engines import make_engine
 from packer_cli.commands.output_folder import current_header, locked_output
 from packer_cli.commands.write import run_write
 from packer_cli.config import WriteConfig
@@ -16,36 +18,44 @@ from packer_cli.files import intact_or_none
 from packer_cli.folder_lock import waiting
 from packer_cli.format.constants import MANIFEST_NAME, VALIDATION
 from packer_cli.format.versions import numbered, read_versions, set_at
-from packer_cli.remote.path import is_remote
+from packer_cli.remote.path import as_path, is_remote
 from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.repair import what_writes_shards, write_command
 from packer_cli.sizes import counted
-from packer_cli.verify import Report, Verifier, open_verifier
+from packer_cli.verify import Verified, Verifier, open_verifier
 
 
-def run_verify(folder: Path, engine: Engine, *, fast: bool, repairs: bool = False) -> Report:
-    """Report everything that is wrong with the set in a folder.
+def verify(path: StrPath, *, fast: bool = False, repair: bool = False, workers: int | None = None) -> Verified:
+    """Check a packed set for damage, as `hbpack verify` does.
 
     Args:
-        repairs: whether to repair the set, where `hbpack write` repairs all damage, and check the set again.
+        path: a packed set.
+        fast: leave out the comparison of tokens with the token store.
+        repair: rewrite damaged shards and rank manifests from the plan and the token store, and check again.
+        workers: processes that check; by default, one for each CPU.
+
+    Returns:
+        All damage, with the commands that repair it; a set without any is `sound`.
 
     Raises:
-        InputError: there is no packed set.
-        BusyError: another run is writing to the folder, so nothing can be repaired.
+        HbpackError: there is no packed set, or with `repair`, another run is writing to it.
     """
+    folder = as_path(path)
     home = set_at(folder)
-    report = _verify(home, folder, engine, fast=fast)
-    _go_by_restore(report, home, folder)
-    if repairs and report.sound and not is_remote(folder):
-        with suppress(BusyError), waiting(0), locked_output(folder, has_plan=True):
-            pass  # Removes what a killed repair left.
-    if not (repairs and report.damaged and all(damage.repair == write_command(folder) for damage in report.damaged)):
-        return report
-    run_write(WriteConfig(), folder, engine)
-    return replace(_verify(set_at(folder), folder, engine, fast=fast), repaired=report.damaged)
+    with make_engine({"workers": workers}, preload=()) as engine:
+        report = _verify(home, folder, engine, fast=fast)
+        _go_by_restore(report, home, folder)
+        if repair and report.sound and not is_remote(folder):
+            with suppress(BusyError), waiting(0), locked_output(folder, has_plan=True):
+                pass  # Removes what a killed repair left.
+        by_write = all(damage.repair == write_command(folder) for damage in report.damaged)
+        if not (repair and report.damaged and by_write):
+            return report
+        run_write(WriteConfig(), folder, engine)
+        return replace(_verify(set_at(folder), folder, engine, fast=fast), repaired=report.damaged)
 
 
-def _go_by_restore(report: Report, home: Path, folder: Path) -> None:
+def _go_by_restore(report: Verified, home: Path, folder: Path) -> None:
     """Have damage of a version repaired after `restore` where the last plan, which `write` takes, is another."""
     named = None if folder.exists() else numbered(folder)
     root = named[0] if named else folder
@@ -58,7 +68,7 @@ def _go_by_restore(report: Report, home: Path, folder: Path) -> None:
         report.damaged = [replace(each, repair=f"{first} {each.repair.replace(*to_root)}") for each in report.damaged]
 
 
-def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_store: bool = True) -> Report:
+def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_store: bool = True) -> Verified:
     verifier = open_verifier(home, folder, engine, fast=fast, checks_store=checks_store)
     if not isinstance(verifier, Verifier):
         return verifier
@@ -76,7 +86,7 @@ def _verify(home: Path, folder: Path, engine: Engine, *, fast: bool, checks_stor
     return verifier.report
 
 
-def _verify_validation(own: Path, folder: Path, gpus: int, report: Report, engine: Engine, *, fast: bool) -> None:
+def _verify_validation(own: Path, folder: Path, gpus: int, report: Verified, engine: Engine, *, fast: bool) -> None:
     """Add the damage of the version's validation set: `hbpack write` of the folder repairs that set, too."""
     manifest = intact_or_none(read_manifest, own)
     if manifest is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer_cli.commands.arguments import StrPath
 from packer_cli.commands.output_folder import APPEND_MARKER, locked_output, refuse_other, remove_validation
+from packer_cli.config import WriteConfig, validate
 from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import UsageError
@@ -25,6 +28,7 @@ class ListedVersion(Version):
     """A version of a set, and what is there of it."""
 
     is_current: bool
+    """Whether readers of the set get this version."""
     num_bytes: int | None
     """Bytes of its files, without token parts; None where the version was pruned."""
 
@@ -34,16 +38,18 @@ class Versions:
     """Result of `hbpack versions`, `restore` and `prune`."""
 
     output: str
+    """The set's folder, as the user named it."""
     versions: tuple[ListedVersion, ...]
+    """The versions, the oldest first."""
 
 
-def versions_of(output: str) -> Versions:
-    """List the versions of the set in a folder, the oldest first. Price: a look at the files of each.
+def versions(path: StrPath) -> Versions:
+    """List the versions of a packed set, the oldest first, as `hbpack versions` does. Price: a look at their files.
 
     Raises:
-        InputError: the folder holds no packed set.
+        HbpackError: there is no packed set.
     """
-    root = as_path(output)
+    root = as_path(path)
     read_manifest(root)
     lines, current = read_versions(root), set_at(root).name
     there = {folder: _num_bytes(root / folder) for folder in {each.folder for each in kept(root, lines)}}
@@ -52,7 +58,7 @@ def versions_of(output: str) -> Versions:
         ListedVersion(**vars(each), is_current=i == last, num_bytes=there.get(each.folder))
         for i, each in enumerate(lines)
     )
-    return Versions(output=output, versions=tuple(listed))
+    return Versions(output=os.fspath(path), versions=tuple(listed))
 
 
 def _num_bytes(folder: Path) -> int:
@@ -61,21 +67,22 @@ def _num_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in paths_below(folder) if path.is_file())
 
 
-def restore(name: str) -> Versions:
-    """Make an earlier version of a set the current one, with its plan and the index of its token store.
+def restore(version: StrPath) -> Versions:
+    """Make an earlier version of a packed set the current one, as `hbpack restore` does.
+
+    Its plan and the index of its token store come back with it.
 
     Args:
-        name: `SET@N`.
+        version: `"SET@N"`.
 
     Raises:
-        UsageError, InputError: there is no such version.
-        BusyError: another run is writing to the folder.
+        HbpackError: there is no such version, or another run is writing to the set.
     """
-    path = as_path(name)
+    path = as_path(version)
     found = numbered(path)
     if found is None:
         raise UsageError(
-            f"{name!r} names no version of a set; name one as hbpack versions numbers them, such as OUT@3"
+            f"{str(version)!r} names no version of a set; name one as hbpack versions numbers them, such as OUT@3"
         )
     root, number = found
     set_at(path)  # Reports a version that is not there, before a folder that cannot be written to.
@@ -92,7 +99,7 @@ def restore(name: str) -> Versions:
         take_plan(home, root)
         (root / APPEND_MARKER).unlink(missing_ok=True)
         make_current(root, home, manifest, f"restore @{number}")
-    return versions_of(str(root))
+    return versions(str(root))
 
 
 def _restore_store(home: Path, store: Path) -> None:
@@ -110,21 +117,22 @@ def _restore_store(home: Path, store: Path) -> None:
     index.write(store)
 
 
-def prune(output: str, keep: int) -> Versions:
-    """Remove the versions of a set but the current one and the newest others, and the token parts that only they use.
+def prune(path: StrPath, *, keep: int) -> Versions:
+    """Remove older versions of a packed set, and the token parts that only they use, as `hbpack prune` does.
 
     Args:
-        keep: number of versions to keep, at least 1; the current one counts.
+        path: a packed set.
+        keep: versions to keep: the current one, and the newest others.
 
     Raises:
-        InputError: there is no set.
-        BusyError: another run is writing to the folder.
+        HbpackError: `keep` is below 1, there is no packed set, or another run is writing to it.
     """
-    root = as_path(output)
+    validate(WriteConfig, {"keep": keep})
+    root = as_path(path)
     read_manifest(root)
     with locked_output(root):
         prune_versions(root, keep)
-    return versions_of(output)
+    return versions(path)
 
 
 def prune_versions(root: Path, keep: int) -> None:

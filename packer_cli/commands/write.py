@@ -229,9 +229,9 @@ class PackedOutput(Output[Manifest]):
         own = PackedOutput(config, self.folder / VALIDATION, self, command=self._made_by, is_pack=self._is_pack)
         with naming(VALIDATION):
             if make_whole(own, engine).num_gpus != num_gpus:
-                from packer_cli.commands.rebalance import START, rebalance  # Loads numba.
+                from packer_cli.commands.rebalance import START, deal  # Loads numba.
 
-                rebalance(own.home, num_gpus, START)
+                deal(own.home, num_gpus, START)
 
     def _is_whole(self, manifest: Manifest, engine: Engine, share: TaskShare) -> bool:
         """Whether every file of a task's share of the set is intact, after repairing the damaged ones if possible."""

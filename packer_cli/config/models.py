@@ -86,6 +86,13 @@ def _read_limit(value: object) -> str | None:
     return str(value)
 
 
+_Limit = Annotated[
+    str | None,
+    BeforeValidator(_read_limit, json_schema_input_type=int | str | None),
+    Shown(Panel.TOKENS, "N|PERCENT%[bytes]"),
+]
+
+
 def _names_once(text: str | None) -> str | None:
     """Check names between commas, and return them without spaces around them."""
     names = [name.strip() for name in (text or "").split(",")]
@@ -185,17 +192,12 @@ class TokenizeConfig(Model):
     """Read all inputs again and compare their contents.
 
     Otherwise a file is read again only if its size, times or inode, or the ETag of an object, have changed."""
-    max_rejected: Annotated[
-        str | None,
-        BeforeValidator(_read_limit, json_schema_input_type=int | str | None),
-        Shown(Panel.TOKENS, "N|PERCENT%[bytes]"),
-    ] = None
+    max_rejected: _Limit = None
     """Stop before planning if more records than this are rejected: a number, or a share such as 1%.
 
     1%bytes is a share of the inputs' bytes. A damaged file counts as the records, or bytes, that it lost, about; a
     missing end, whose size is not known, as one record. Records without a loss do not count. What is tokenized stays,
-    so a run with a higher limit goes on from there. With append, only the new inputs count. By default, there is no
-    limit."""
+    so a run with a higher limit goes on from there. By default, there is no limit."""
     strict: Annotated[bool, Shown(Panel.TOKENS)] = False
     """Stop before planning if a file of a folder or pattern was skipped, or a file is damaged.
 
@@ -253,6 +255,31 @@ class PackConfig(WriteConfig, StorePlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set, which the number of workers does not."""
 
 
+class AppendConfig(Model):
+    """Changes to the inputs of a packed set."""
+
+    tokenizer: Annotated[str | None, Shown(metavar="PATH", is_common=True)] = Field(default=None, min_length=1)
+    """Place where the set's tokenizer is now; by default, where it was when the set was made."""
+    moved: tuple[str, ...] = ()
+    """Input of the set, or a folder above it, that is at NEW now, as OLD=NEW. Its contents must be the same."""
+    gone: Annotated[Literal["keep", "drop"] | None, Shown(is_common=True)] = None
+    """Treatment of files of the set's inputs that are gone: keep their tokens, or drop them from the set."""
+    allow_skipped: Annotated[bool, Shown(Panel.TOKENS)] = False
+    """Go on with a new folder or pattern of which more bytes are skipped than read."""
+    recheck: Annotated[bool, Shown(Panel.TOKENS)] = False
+    """Read all inputs again and compare their contents.
+
+    Otherwise a file is read again only if its size, times or inode, or the ETag of an object, have changed."""
+    max_rejected: _Limit = None
+    """Stop before planning if more records of new inputs than this are rejected: a number, or a share such as 1%.
+
+    `hbpack tokenize --help-all` says how they are counted. By default, there is no limit."""
+    strict: Annotated[bool, Shown(Panel.TOKENS)] = False
+    """Stop before planning if a file of a new folder or pattern was skipped, or a new file is damaged."""
+    keep: Annotated[int | None, Shown(Panel.OUTPUT, "N")] = Field(default=None, ge=1)
+    """Afterwards, remove all but the newest N versions, as `hbpack prune` does; by default all stay."""
+
+
 class WorkersConfig(Model):
     """Processes that do the work."""
 
@@ -270,6 +297,16 @@ class EngineConfig(WorkersConfig):
 
     `ray` is the cluster of RAY_ADDRESS, or one that hbpack starts on this machine; `ray:HOST:PORT` is another cluster.
     The result is the same for all."""
+
+
+class JobConfig(EngineConfig):
+    """Share of the work that a run makes, and the place where it does."""
+
+    shard: Annotated[str | None, Shown(Panel.SCALE, "I/N", is_common=True)] = None
+    """Make share I of N, counted from 0, as a task of a job array; by default, as Slurm or Kubernetes says.
+
+    The last task to end completes the output, which is the same for any N; 0/1 is an ordinary run. Slurm says I and N
+    (SLURM_ARRAY_TASK_ID and _COUNT), Kubernetes I alone (JOB_COMPLETION_INDEX), with the N that another task gave."""
 
 
 class BoundConfig(Model):
@@ -345,6 +382,13 @@ class ExportConfig(Model):
     """Approximate size of a file; megatron has one. By default, 256MiB; mds: 64MiB."""
     loss_weights: Annotated[bool, Shown(is_common=True)] = True
     """Keep the loss weights of a set that has any; without them, each loss token counts 1."""
+
+
+class StatusConfig(Model):
+    """Stage of an output."""
+
+    stage: Annotated[Literal["tokens", "plan", "shards"] | None, Shown(is_common=True)] = None
+    """Look at this stage alone; the exit code is for it. By default, all."""
 
 
 class ShowConfig(Model):

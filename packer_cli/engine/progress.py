@@ -71,6 +71,23 @@ def show_bars(show: ShowBar) -> None:
     _show_bar = show
 
 
+def on_progress(callback: Callable[[str, int, int, str], None]) -> None:
+    """Call a function with (stage, done, total, unit) as stages go on, in place of showing bars.
+
+    It is called in the thread of the function that works, such as `pack`. If it raises an exception, that function
+    stops as with Ctrl-C, and raises it; what is written stays, and the same call goes on from there.
+
+    Args:
+        callback: a function of the stage, such as `"Tokenizing"`, what is done, the total, and the unit of both.
+    """
+
+    @contextmanager
+    def show(label: str, unit: str) -> Iterator[Progress]:
+        yield lambda done, total, what="": callback(label, done, total, unit)
+
+    show_bars(show)
+
+
 @contextmanager
 def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Progress]:
     """Show a progress bar; call the value of the block with (done, total). At last, say which requests failed."""

@@ -39,9 +39,13 @@ class Version:
     fingerprint: str
     """Fingerprint of its manifest then; another number of GPUs is another one in the same folder."""
     inputs: int
+    """Number of inputs."""
     records: int
+    """Number of records in them."""
     tokens: int
+    """Tokens of its samples."""
     num_gpus: int
+    """Number of GPUs."""
     changed: tuple[str, ...] = ()
     """The differences from the version before, as sentences."""
 

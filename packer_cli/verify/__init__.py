@@ -9,6 +9,6 @@
 The checksums of the files are compared by `shards.repair`, which also repairs the files that it finds damaged.
 """
 
-from packer_cli.verify.verifier import Report, Verifier, open_verifier
+from packer_cli.verify.verifier import Verified, Verifier, open_verifier
 
-__all__ = ["Report", "Verifier", "open_verifier"]
+__all__ = ["Verified", "Verifier", "open_verifier"]

@@ -38,15 +38,17 @@ class Damage:
     file: str
     """Path in the set's folder; a folder where no file alone is to blame."""
     what: str
+    """Difference from what was written."""
     repair: str
     """The command that repairs it."""
 
 
 @dataclass(kw_only=True)
-class Report:
+class Verified:
     """All findings of a verification."""
 
     damaged: list[Damage] = field(default_factory=list)
+    """Damage that is there now."""
     not_checked: list[str] = field(default_factory=list)
     """Parts of the set that could not be checked, and why; no damage by itself."""
     repaired: list[Damage] = field(default_factory=list)
@@ -80,7 +82,7 @@ def without_remedy(error: Exception) -> str:
 
 def open_verifier(
     folder: Path, root: Path, engine: Engine, *, fast: bool = False, checks_store: bool = True
-) -> Verifier | Report:
+) -> Verifier | Verified:
     """Open a version of a set for verification; where its manifest is damaged, return the report that says so.
 
     Args:
@@ -92,7 +94,7 @@ def open_verifier(
         InputError: there is no packed set.
         VersionError: the set has another format version.
     """
-    report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
+    report = Verified(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
     write = repair.what_writes_shards(root)
     if write != repair.PACK_AGAIN:
         write += " (with --shard-size or --index-only, if you gave them before)"  # Only the manifest knew.
@@ -115,7 +117,7 @@ class Verifier:
     def __init__(
         self, folder: Path, root: Path, manifest: Manifest, engine: Engine, *, fast: bool, checks_store: bool
     ) -> None:
-        self.report = Report()
+        self.report = Verified()
         self._folder, self._root = folder, root
         self._manifest = manifest
         self._engine = engine

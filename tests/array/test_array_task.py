@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.cli.options import array_ids
 from packer_cli.engine.array import ArrayRecords, ArrayTask, TaskShare
+from packer_cli.engine.scheduler import array_ids
 from packer_cli.errors import ConfigError
 
 

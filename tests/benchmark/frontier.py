@@ -85,7 +85,7 @@ def shared_lengths() -> tuple[np.ndarray, np.ndarray]:
         inputs=(str(data / "sft_messages.jsonl"), str(data / "long_docs.parquet")),
         tokenizer=str(data / "tokenizers" / "minimind-chatml"),
     )
-    with tempfile.TemporaryDirectory() as folder, make_engine(2) as engine:
+    with tempfile.TemporaryDirectory() as folder, make_engine({"workers": 2}) as engine:
         run_tokenize(config, Path(folder) / "out", engine)
         store = open_store(Path(folder) / "out" / "tokens")
         return store.lengths().copy(), store.sources()

@@ -105,10 +105,7 @@ GROUP_HAS = "a group has capacity, sp_size, checkpoint_layers, align, cp_size, t
         ('output: "a\\0b"', "config file '{}' holds 'a\\x00b'; no option takes such a character, so remove it"),
         ('model: "\\udc41"', "config file '{}' holds '\\udc41'; no option takes such a character, so remove it"),
         ("groups: &a [*a]\ngpus: 1", "--groups must be a mapping, got [[[[...]]]]"),
-        (
-            "workers: 9999999999",
-            "--workers must be at most 4096, got 9999999999",
-        ),
+        ("groups: 1k\ngpus: 1\nworkers: 9999999999", "--workers must be at most 4096, got 9999999999"),
         ("seed: true", "config file '{}': seed takes a value, not true or false, got true"),
         ("groups: 1k\ngpus: 1\nseed: 1.5", "--seed must be an integer, got 1.5"),
         ("groups: 1k\ngpus: 1\nseed: [1]", "--seed must be an integer, got [1]"),

@@ -14,11 +14,10 @@ import pytest
 
 pytest.importorskip("packer_cli.loader", exc_type=ImportError)
 
-from packer_cli.commands.verify import run_verify
-from packer_cli.engine.local import LocalEngine
+from packer_cli.commands.verify import verify as check_set
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.loader import PackedDataset
-from packer_cli.verify import Report
+from packer_cli.verify import Verified
 from tests.damage.conftest import Packed, hbpack, names_damage
 from tests.reference import home
 from tests.remote.conftest import tree
@@ -59,8 +58,8 @@ def batches(folder: Any, num_gpus: int, epochs: range) -> Iterator[str]:
                 data.close()
 
 
-def verify(folder: Any) -> Report:
-    return run_verify(folder, LocalEngine(1), fast=False)
+def verify(folder: Any) -> Verified:
+    return check_set(folder, workers=1)
 
 
 def is_found(own: Packed, kind: str, path: Any) -> bool:
