@@ -82,17 +82,37 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
             local.flush()
             path.upload(local)
         return
+    with (
+        _replacing(path, sync=sync) as temporary,
+        temporary.open("wb") as file,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        hashing = HashingFile(file, thread if sync else None)
+        yield hashing
+        hashing.wait()
+
+
+@contextmanager
+def _replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
+    """Give a temporary name beside `path` to write to; sync and rename it when the block ends well, or remove it.
+
+    An error names the file that was to be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:
-        with temporary.open("wb") as file, ThreadPoolExecutor(1) as thread:
-            hashing = HashingFile(file, thread if sync else None)
-            yield hashing
-            hashing.wait()
+        yield temporary
+        if sync:
+            _sync(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+        if sync:
+            _sync(path.parent, os.O_RDONLY)
     except BaseException as error:
-        _give_up(temporary, path, error)
+        with suppress(OSError):  # Where the disk lets us.
+            temporary.unlink()
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = str(path), None
         raise
-    commit_file(temporary, path, sync=sync)
 
 
 def temporary_name(path: Path) -> Path:
@@ -105,34 +125,11 @@ def link_file(path: Path, to: Path) -> None:
     if isinstance(path, RemotePath) and isinstance(to, RemotePath):
         path.copy(to)
         return
-    to.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(to)
-    try:
-        os.link(path, temporary)
-    except OSError:
-        shutil.copyfile(path, temporary)
-    commit_file(temporary, to)
-
-
-def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
-    """Sync a temporary file, and give it its final name."""
-    try:
-        if sync:
-            _sync(temporary, os.O_RDWR)
-        os.replace(temporary, path)
-        if sync:
-            _sync(path.parent, os.O_RDONLY)
-    except BaseException as error:
-        _give_up(temporary, path, error)
-        raise
-
-
-def _give_up(temporary: Path, path: Path, error: BaseException) -> None:
-    """Remove a temporary file, where the disk lets us, and let the error name the file that was to be written."""
-    with suppress(OSError):
-        temporary.unlink()
-    if isinstance(error, OSError) and error.filename in (None, str(temporary)):
-        error.filename, error.filename2 = str(path), None
+    with _replacing(to) as temporary:
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)
 
 
 def no_link(path: str, flags: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packer_cli.files import atomic_file, commit_file
+from packer_cli.files import atomic_file
 
 
 @pytest.mark.parametrize("fails", ["write", "replace"])
@@ -31,6 +31,6 @@ def test_an_error_names_the_file_that_was_meant(
 
 
 def test_a_temporary_file_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        commit_file(tmp_path / ".a.0123.tmp", tmp_path / "a")
+    with pytest.raises(FileNotFoundError) as caught, atomic_file(tmp_path / "a"):
+        next(tmp_path.glob(".a.*.tmp")).unlink()
     assert caught.value.filename == str(tmp_path / "a")
