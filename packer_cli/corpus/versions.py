@@ -43,13 +43,9 @@ def _stamp(path: str) -> str:
     with readable(path, OSError):
         if is_url(path):
             return stamp_of_object(RemotePath(path).info())
-        opened = os.open(
-            path, os.O_RDONLY | os.O_NONBLOCK
-        )  # Network file systems ask for the times when a file is opened.
-        try:
-            return stamp_of_stat(os.fstat(opened))
-        finally:
-            os.close(opened)
+        # Network file systems ask for the times when a file is opened.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as opened:
+            return stamp_of_stat(os.fstat(opened.fileno()))
 
 
 def stamp_of_stat(found: os.stat_result) -> str:
