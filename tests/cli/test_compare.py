@@ -280,7 +280,7 @@ def test_a_row_that_fails_shows_why_and_ends_no_other(hbpack, tmp_path, monkeypa
     assert done.stderr.endswith("error: every plan failed, for the reasons above\n")
 
 
-@pytest.mark.parametrize("moment", ["kernels are compiled", "rows run"])
+@pytest.mark.parametrize("moment", [pytest.param("kernels are compiled", marks=pytest.mark.slow), "rows run"])
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_all_at_once(tmp_path, moment):
     np.save(tmp_path / "lengths.npy", np.random.default_rng(0).integers(1, 4000, 3_000_000).astype(np.int32))

@@ -183,10 +183,10 @@ def real_slice(shared_data, tmp_path_factory):
     """A slice of the real corpora."""
     folder = tmp_path_factory.mktemp("real")
     with (shared_data / "sft_messages.jsonl").open(encoding="utf-8") as file:
-        (folder / "chats.jsonl").write_text("".join(next(file) for _ in range(500)), encoding="utf-8")
+        (folder / "chats.jsonl").write_text("".join(next(file) for _ in range(200)), encoding="utf-8")
     table = pq.ParquetFile(shared_data / "long_docs.parquet").read_row_group(0)
-    order = np.argsort([len(text) for text in table["text"].to_pylist()])[-24:]
-    pq.write_table(table.take(order), folder / "documents.parquet", row_group_size=8)
+    order = np.argsort([len(text) for text in table["text"].to_pylist()])[-8:]
+    pq.write_table(table.take(order), folder / "documents.parquet", row_group_size=4)
     return [folder / "chats.jsonl", folder / "documents.parquet"]
 
 

@@ -131,7 +131,7 @@ def test_rejects_weights_and_overflow(tokenizer, small_samples, tmp_path):
     close(found, packer_cli.pack(inputs, **options))
 
 
-@pytest.mark.parametrize("name", ["sft_messages.jsonl", "long_docs.parquet"])
+@pytest.mark.parametrize("name", ["sft_messages.jsonl", pytest.param("long_docs.parquet", marks=pytest.mark.slow)])
 def test_slices_of_the_shared_corpora(name, shared_data, monkeypatch, tmp_path):
     """A twelfth of each corpus, of which the sample has a fourth."""
     monkeypatch.setattr(sampling, "SAMPLE_BYTES", 1 << 20)

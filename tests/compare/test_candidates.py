@@ -316,6 +316,7 @@ def test_a_sample_stands_for_all(models, lengths):
         _draws(weighted, RepeatConfig(sample=10), 0)
 
 
+@pytest.mark.slow
 def test_naive_packing_of_trees_is_at_its_best_too(models, tmp_path):
     pairs = [
         {"prompt": f"{'why ' * (20 + 7 * i)}?", "chosen": "yes " * (5 + i), "rejected": "no " * (9 + i)}

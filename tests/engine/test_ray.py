@@ -60,6 +60,7 @@ def test_outcomes_are_those_of_the_local_engine(address):
             assert "in task" in caught.value.__notes__[0]
 
 
+@pytest.mark.slow
 def test_a_task_whose_worker_is_killed_runs_again(address, tmp_path):
     with RayEngine(None, 1) as engine:
         assert sorted(engine.run(killing, [tmp_path / "0", tmp_path / "1"])) == [(0, 1), (1, 3)]

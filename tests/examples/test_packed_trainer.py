@@ -159,6 +159,7 @@ def test_what_the_plan_decides_is_named(
         assert ("per_device_train_batch_size" in caplog.text) == is_named
 
 
+@pytest.mark.slow
 def test_training_twice_runs_the_data_twice(pack: Callable[..., Path], make: Make) -> None:
     """As with any Trainer, whose second train() begins its epochs anew."""
     packed_set = pack(OWN_GPU, 1)

@@ -169,6 +169,7 @@ def test_more_memory_is_never_slower(model, lengths, factor):
     assert seconds_of(more, lengths) <= seconds_of(model, lengths) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(models, many_lengths, st.floats(1, 10))
 @settings(max_examples=15)
 def test_more_bandwidth_is_never_slower(model, lengths, factor):
@@ -185,6 +186,7 @@ def test_without_its_longest_samples_an_epoch_is_never_longer(model, lengths, sh
     assert seconds_of(model, kept) <= seconds_of(model, lengths) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(models, many_lengths, st.integers(1, 131_072))
 @settings(max_examples=15)
 def test_with_its_longest_samples_cut_an_epoch_is_never_longer(model, lengths, longest):

@@ -40,6 +40,7 @@ def row_of(pairs: list[Pair], kind: Any = PairRow, *, most: int | None = None) -
     return kind(make_batch(pairs, row), factor=1.0, device=CPU)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_tokens_and_loss_terms_and_not_with_pairs_times_the_longest() -> None:
     """One long completion beside many short pairs: a padded batch would have 400 samples of 6,100 tokens."""
     short, length, hidden = 200, 6000, 64

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:epoch . was over when the loader
 WORKERS = [
     pytest.param({}, id="0"),
     pytest.param({"num_workers": 1}, id="1", marks=pytest.mark.slow),
-    pytest.param({"num_workers": 2}, id="2"),
+    pytest.param({"num_workers": 2}, id="2", marks=pytest.mark.slow),
     pytest.param({"num_workers": 3}, id="3", marks=pytest.mark.slow),
     pytest.param({"num_workers": 2, "persistent_workers": True}, id="2-persistent"),
 ]

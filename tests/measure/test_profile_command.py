@@ -123,6 +123,7 @@ def test_rows_that_do_not_fit_are_written_and_fail(config, tmp_path):
         assert refused.code == 2
 
 
+@pytest.mark.slow
 def test_rows_of_one_length_are_written_and_fail(config, tmp_path, monkeypatch):
     """They are too few to fit, and HBP's algorithm takes them as they are."""
     from packer_cli.measure import subject
@@ -149,6 +150,7 @@ def test_rows_of_one_length_are_written_and_fail(config, tmp_path, monkeypatch):
     assert taken.code == 0, taken.stderr
 
 
+@pytest.mark.slow
 def test_rows_without_one_of_a_single_sample_are_fitted(config, tmp_path):
     """Peaks are of the fewest samples that were asked for; a row that cannot hold them all says so."""
     file = tmp_path / "profile.json"

@@ -120,7 +120,8 @@ def test_minimum_slack_closes_the_last_packs():
     assert packs_lower_bound(lengths, 4096) == solve(lengths, 4096, 60) < num_bfd(lengths, 4096)
 
 
-@pytest.mark.parametrize("capacity", [131_072, pytest.param(2**18, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("capacity", [131_072, 2**18])
 def test_long_samples_among_sand(capacity):
     rng = np.random.default_rng(3)
     long = rng.choice(rng.integers(capacity // 4, capacity // 2, 100), 400)

@@ -128,6 +128,7 @@ def test_a_loader_reads_the_same_batches_through_faults(
         assert ours["input_ids"].equal(theirs["input_ids"])
 
 
+@pytest.mark.slow
 def test_stages_and_mixed_places(
     s3: S3Server, bucket: RemotePath, corpus: Path, packed: Path, hbpack: Any, repo: Path, tmp_path: Path
 ) -> None:

@@ -233,7 +233,7 @@ def test_a_lock_that_is_released_between_two_looks(bucket: RemotePath, monkeypat
 
 
 @pytest.mark.parametrize(
-    "ahead", [-130.0, 130.0, *(pytest.param(ahead, marks=pytest.mark.slow) for ahead in (-7200.0, 7200.0))]
+    "ahead", [-130.0, *(pytest.param(ahead, marks=pytest.mark.slow) for ahead in (130.0, -7200.0, 7200.0))]
 )
 def test_clocks_that_differ(bucket: RemotePath, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
     """S3's own times decide where the clock of a machine says that a live lock has run out, or is yet to come."""
@@ -262,7 +262,7 @@ def test_a_probe_of_the_time_is_nobodys_file(bucket: RemotePath) -> None:
 
 
 def test_a_run_waits_until_the_lock_of_a_killed_one_has_run_out(folder, monkeypatch, capsys):
-    monkeypatch.setattr(lock, "EXPIRES", 4.0)
+    monkeypatch.setattr(lock, "EXPIRES", 2.0)
     show_progress()
     held_by(folder, host="elsewhere", pid=7)
     with pytest.raises(BusyError), lock_folder(folder):

@@ -132,8 +132,8 @@ def timed(stages: list[Stage], commands: Commands, place: OnDisk | OnS3, *option
     return found
 
 
-def test_ten_kills(stages, commands, tmp_path):
-    check_kills(10, random.Random(0), stages, commands, OnDisk(tmp_path), workers=0.3)
+def test_five_kills(stages, commands, tmp_path):
+    check_kills(5, random.Random(0), stages, commands, OnDisk(tmp_path), workers=0.3)
 
 
 @pytest.mark.soak

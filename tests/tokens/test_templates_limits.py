@@ -136,7 +136,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize(("hostile", "sign"), HUGE)
-@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize("is_exact", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_templates_that_ask_for_all_memory_are_refused(hostile, sign, is_exact):
     reason = (
         f"the chat template makes more than 67,108,864 items with {sign}; split the conversation, or give another "

@@ -208,6 +208,7 @@ def mix(num, seed=0):
     return np.clip(lengths, 16, 32_768).astype(np.int32)
 
 
+@pytest.mark.slow
 def test_a_data_set_is_planned_whole_and_faster_than_on_any_one_layout():
     lengths, costs = mix(1_500), fitted_costs()
     found = plan_data_set(lengths, costs, 64, 200_000, seed=1)
