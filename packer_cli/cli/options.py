@@ -30,6 +30,7 @@ from packer_cli.config.messages import load_config_file, show_value
 from packer_cli.config.models import EngineConfig, JobConfig, WorkersConfig
 from packer_cli.errors import ConfigError, OutputError, did_you_mean
 from packer_cli.panels import Names, Panel, Shown
+from packer_cli.remote.path import as_path, is_remote
 from packer_cli.sizes import parse_seconds
 
 
@@ -265,12 +266,12 @@ def corpus_options(function: F) -> F:
     return model_options(TokenizeConfig, is_optional=True)(workers_option(config_option(function)))
 
 
-def output_file_option(default: str | None, text: str) -> Callable[[F], F]:
+def output_file_option(default: str | None, text: str, kind: type[Text] = LocalPath) -> Callable[[F], F]:
     """Make the option `--output FILE`, which is required without a default; `text` is its help."""
     found: Callable[[F], F] = option(
         "--output",
         "-o",
-        type=LocalPath(),
+        type=kind(),
         required=default is None,
         default=default,
         show_default=default is not None,
@@ -290,13 +291,14 @@ def output_file(name: str, what: str, is_own: Callable[[Path], bool] | None, *, 
     Raises:
         OutputError: the path is a folder or another file, or nothing can be written there.
     """
-    path, kind = Path(name), what.partition(".")[0]
-    reason = "is in a folder that does not exist" if not path.parent.is_dir() else ""
+    path, kind = as_path(name), what.partition(".")[0]
+    is_here = not is_remote(path)
+    reason = "is in a folder that does not exist" if is_here and not path.parent.is_dir() else ""
     if path.exists() and not path.is_file():
         reason = "is a folder" if path.is_dir() else "is not a regular file"
     if reason:
         raise OutputError(f"{option}: {name!r} {reason}; name a file, such as {what}")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if is_here and not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutputError(f"{option}: {name!r} is in a folder that cannot be written to; name a file in another")
     if is_own is None and path.exists():
         raise OutputError(f"{option}: {name!r} already exists; remove it, or name another file")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.cli import options
-from packer_cli.cli.command import as_command, json_option, option
+from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
@@ -13,7 +13,7 @@ from packer_cli.panels import Panel
 
 @as_command()
 @options.path_argument
-@options.output_file_option("report.html", "Page to write.")
+@options.output_file_option("report.html", "Page to write.", Text)
 @options.model_options(PlanConfig, is_optional=True)
 @options.model_options(TrainConfig)
 @option("--strategies", metavar="all|none|NAME,...", default="all", show_default=True)
@@ -41,11 +41,11 @@ def command(path: str, output: str, **values: Any) -> None:
     """
     from packer_cli.report.page import MARK
 
-    file = options.output_file(output, "report.html", options.begins_with(MARK))
+    options.output_file(output, "report.html", options.begins_with(MARK))
     if not validate(GpuConfig, values).has_gpu_model:  # In a config file, they may be for another command.
         values |= {name: None for name in TrainConfig.model_fields if not options.is_typed(name)}
     from packer_cli.commands.report import report
 
-    found = report(path, output=file, **values)
+    found = report(path, output=output, **values)
     if not print_json(found):
         say_next(f"Wrote {output}", "open it in a browser; it needs no network")

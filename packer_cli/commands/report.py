@@ -30,6 +30,7 @@ from packer_cli.format.versions import plan_file, set_at
 from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.figures import Stats as FoundStats
 from packer_cli.plan.packing.wrap_decompose import join
+from packer_cli.remote.path import as_path
 from packer_cli.report.advice import Facts, PlanFacts, Prediction
 from packer_cli.report.build import build_page
 from packer_cli.report.charts.base import Chart
@@ -140,7 +141,7 @@ def report(
     )
     if output is not None:
         html = render(found.page)
-        with atomic_file(Path(output)) as file:
+        with atomic_file(as_path(output)) as file:
             file.write(html)
         found = replace(found, output=str(output), num_bytes=len(html))
         say(f"wrote {str(output)!r}, {format_bytes(len(html))} ({watch})")

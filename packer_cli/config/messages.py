@@ -7,13 +7,13 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.core.groups import Group
+from packer_cli.remote.path import as_path
 
 
 class TreesError(ConfigError):
@@ -88,7 +88,7 @@ def load_config_file(path: str) -> Mapping[str, object]:
     import yaml
 
     try:
-        data = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader(path))
+        data = yaml.load(as_path(path).read_bytes().decode(), Loader=_loader(path))
     except OSError as error:
         raise ConfigError(f"config file {path!r} cannot be read: {error.strerror}; name a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import file_checksum
-from packer_cli.remote.system import can_connect
+from packer_cli.remote.system import can_connect, is_url
+from packer_cli.tokens.tokenizer.remote import copy_of
 
 _TEMPLATE_FOLDER = "additional_chat_templates"
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
@@ -349,8 +350,8 @@ def _contents(where: Path) -> list[tuple[str, str]]:
 
 
 def locate(name: str) -> Path | None:
-    """Find the folder or file at a tokenizer's path; None if it does not exist."""
-    path = os.path.expanduser(name)
+    """Find the folder or file at a tokenizer's path, or this node's copy of it; None if a path does not exist."""
+    path = copy_of(name, _NAMES, _PATTERNS) if is_url(name) else os.path.expanduser(name)
     return Path(path) if os.path.isdir(path) or os.path.isfile(path) else None
 
 
