@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.core import check, csr
-from packer_cli.plan.core import cut as samples_module
+from packer_cli.plan.core import check, csr, segments
 from packer_cli.plan.core.check import _is_permutation, check_pieces
 from packer_cli.plan.core.cut import make_pieces
 from packer_cli.plan.core.types import Pieces
@@ -82,7 +81,7 @@ def test_a_permutation_is_told_from_what_is_none(values):
 def test_pieces_are_proved_in_any_order_and_broken_ones_are_not(lengths, capacity, times, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "_BLOCK", data.draw(st.sampled_from([1, 2, 3, 5, 100]), label="block"))
-        patch.setattr(samples_module, "_BLOCK", data.draw(st.sampled_from([1, 3, 100]), label="block of pieces"))
+        patch.setattr(segments, "_BLOCK", data.draw(st.sampled_from([1, 3, 100]), label="block of pieces"))
         prove_and_break(lengths, capacity, times, data)
 
 

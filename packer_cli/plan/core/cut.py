@@ -21,6 +21,7 @@ from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.groups import Overflow, SizeRule
 from packer_cli.plan.core.items import check_items, cut_items, item_fates, select_items, tree_figures, whole_items
 from packer_cli.plan.core.mixture import ONCE, count_inputs, num_weighted, weighted_samples
+from packer_cli.plan.core.segments import cut_in_rows
 from packer_cli.plan.core.types import MOST_PIECES, Int32Array, Lost, Pieces, as_ids
 from packer_cli.sizes import Share
 
@@ -265,9 +266,6 @@ def require_pieces(cut: Cut) -> Pieces:
     return cut.pieces
 
 
-_BLOCK = 1 << 20
-
-
 def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, overflow: Overflow) -> Pieces:
     """Make the pieces: whole samples, with `overflow` applied to those longer than `capacity`.
 
@@ -288,7 +286,10 @@ def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, 
         # Zeros take no memory until they are written to.
         return Pieces(samples=samples, start=np.zeros(len(length), dtype=np.int32), length=length)
     if overflow == "split":
-        return _split(samples, length, capacity)
+        require_number(int((1 + (length - 1) // capacity).sum(dtype=np.int64)))
+        samples = np.arange(len(length), dtype=np.int32) if samples is None else samples
+        # Where each begins a row, a row ends where the sample is cut.
+        return cut_in_rows(samples, np.zeros_like(samples), length, capacity, align=capacity)
     if overflow == "drop":
         keep = length <= capacity
         samples, length = ids_of(keep) if samples is None else samples[keep], length[keep]
@@ -305,28 +306,3 @@ def require_number(num_pieces: int) -> None:
             f"the plan would have {num_pieces:,} pieces of samples; it may have {MOST_PIECES:,} at most: divide the "
             "inputs among several sets, or give longer --groups or smaller weights (PATH@WEIGHT)"
         )
-
-
-def _split(samples: Int32Array | None, lengths: Int32Array, capacity: int) -> Pieces:
-    """Split samples of these lengths, in their order, block by block."""
-    blocks = [slice(first, first + _BLOCK) for first in range(0, len(lengths), _BLOCK)]
-    ends = np.cumsum([0, *(int(_times(lengths[block], capacity).sum(dtype=np.int64)) for block in blocks)])
-    require_number(int(ends[-1]))
-    sample, length = (np.empty(ends[-1], dtype=np.int32) for _ in range(2))
-    start = np.zeros(ends[-1], dtype=np.int32)  # Pages of zeros take no memory until they are written to.
-    for block, first, stop in zip(blocks, ends, ends[1:], strict=False):
-        own = lengths[block]
-        times = _times(own, capacity)
-        of = np.arange(block.start, block.start + len(own)) if samples is None else samples[block]
-        sample[first:stop] = np.repeat(of, times)
-        # The k-th piece of a sample starts k capacities into it.
-        number = np.arange(stop - first) - np.repeat(np.cumsum(times, dtype=np.int64) - times, times)
-        length[first:stop] = np.minimum(np.repeat(own, times) - number * capacity, capacity)
-        later = np.flatnonzero(number)
-        start[first + later] = number[later] * capacity
-    return Pieces(samples=sample, start=start, length=length)
-
-
-def _times(lengths: Int32Array, capacity: int) -> Int32Array:
-    """Count the pieces (int32[n]) of each sample."""
-    return 1 + (lengths - 1) // capacity

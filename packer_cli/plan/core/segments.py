@@ -74,7 +74,7 @@ def cut_in_rows(sample: Int32Array, start: Int32Array, length: Int32Array, token
     # Room for the pieces: a cut at the end of every row. Untouched memory costs nothing.
     total = int(length.sum(dtype=np.int64)) + len(length) * (align - 1)
     room = len(length) + total // tokens + 1
-    cut = [np.empty(room, dtype=np.int32) for _ in range(3)]
+    cut = np.empty(room, dtype=np.int32), np.zeros(room, dtype=np.int32), np.empty(room, dtype=np.int32)
     before = num_pieces = 0
     for first in range(0, len(length), _BLOCK):
         own = slice(first, first + _BLOCK)
@@ -88,7 +88,9 @@ def cut_in_rows(sample: Int32Array, start: Int32Array, length: Int32Array, token
         part_stop = np.minimum((begin + length[own])[of], (row + 1) * tokens)
         into = slice(num_pieces, num_pieces + len(of))
         cut[0][into] = sample[own][of]
-        cut[1][into] = start[own][of] + part_begin - begin[of]
+        begins = start[own][of] + part_begin - begin[of]
+        later = np.flatnonzero(begins)  # Pages of zeros take no memory until they are written to.
+        cut[1][num_pieces + later] = begins[later]
         cut[2][into] = part_stop - part_begin
         before, num_pieces = int(stop[-1]), into.stop
     samples, starts, lengths = (values[:num_pieces] for values in cut)
