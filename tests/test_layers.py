@@ -172,7 +172,7 @@ def test_plan_cost_and_simulate_are_pure(modules):
     def may_import(name: str) -> set[str]:
         return (
             NUMERIC | SOLVERS
-            if ".packing.ilp." in name or name.endswith((".flexsp.batches", ".hydraulis.stage2", ".wlb.packers"))
+            if ".packing.ilp." in name or name.endswith((".flexsp.batches", ".wlb.packers"))
             else NUMERIC
         )
 

@@ -149,8 +149,8 @@ def _solver() -> Check:
     from packer_cli.plan.packing.ilp.solver import add_variable, make_solver
 
     remedy = (
-        "run pip install highspy; only --packing ilp, --bound lp, --strategy hydraulis, flexsp with --packing milp, "
-        "and wlb with --packing solver need one"
+        "run pip install highspy; only --packing ilp, --bound lp, --strategy flexsp with --packing milp, and wlb "
+        "with --packing solver need one"
     )
     try:
         import pulp

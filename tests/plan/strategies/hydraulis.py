@@ -89,10 +89,10 @@ def random_step(seed: int, most: int = 10) -> tuple[np.ndarray, np.ndarray, Grou
     return np.clip(lengths, 1, costs.capacity[kinds].max()).astype(np.int32), kinds, costs
 
 
-def divided(falling: np.ndarray, costs: GroupCosts, kind: int) -> tuple[np.ndarray, float, float]:
-    """(micro-batch of each sample, seconds, bound) of a pipeline."""
+def divided(falling: np.ndarray, costs: GroupCosts, kind: int) -> tuple[np.ndarray, float]:
+    """(micro-batch of each sample, seconds) of a pipeline."""
     slot_of = np.zeros(len(falling), dtype=np.int64)
-    return slot_of, *divide(falling, costs.arrays, kind, slot_of)
+    return slot_of, divide(falling, costs.arrays, kind, slot_of)
 
 
 def planned(lengths, kinds, costs: GroupCosts, *, seed: int = 0, restarts: int = RESTARTS) -> StepPlan:

@@ -13,7 +13,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, divide_lengths, find_layouts, length_table
 from packer_cli.plan.strategies.hydraulis.layouts import PACKERS, choose_layouts, kinds_of, make_batches
 from packer_cli.plan.strategies.hydraulis.plan import plan_data_set
-from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, solve_pipeline
+from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan
 from tests.naive import hydraulis as naive
 from tests.plan.strategies.hydraulis import (
     FITTED,
@@ -57,11 +57,10 @@ def test_the_published_memory_formula_gives_the_published_lengths():
 
 
 @given(costs=any_costs(), lengths=FEW)
-def test_micro_batches_of_a_pipeline_are_near_the_best_and_the_bound_holds(costs, lengths):
+def test_micro_batches_of_a_pipeline_are_near_the_best(costs, lengths):
     falling = np.array(sorted((min(length, int(costs.capacity[0])) for length in lengths), reverse=True))
-    slot_of, found, bound = divided(falling, costs, 0)
+    slot_of, found = divided(falling, costs, 0)
     best = naive.fastest_pipeline(falling.tolist(), 0, both(costs)[1])
-    assert bound <= best * (1 + 1e-9)
     assert best * (1 - 1e-9) <= found <= best * 1.25
     (seconds,) = check_slots(np.zeros_like(falling), slot_of, falling, [0], costs)
     assert seconds == pytest.approx(found)
@@ -78,15 +77,6 @@ def test_a_step_is_near_the_best_of_all(costs, lengths, data):
     check_step(found, lengths, kinds, costs)
     best = naive.fastest_step(lengths, kinds.tolist(), both(costs)[1])
     assert best * (1 - 1e-9) <= found.seconds <= best * 1.3
-
-
-@given(costs=any_costs(), lengths=FEW)
-@settings(max_examples=8)
-def test_the_integer_program_equals_brute_force(costs, lengths):
-    falling = np.array(sorted((min(length, int(costs.capacity[0])) for length in lengths), reverse=True))
-    slot_of, seconds = solve_pipeline(falling, costs, 0, divided(falling, costs, 0)[1], 500)
-    assert check_slots(np.zeros_like(falling), slot_of, falling, [0], costs) == pytest.approx([seconds])
-    assert seconds == pytest.approx(naive.fastest_pipeline(falling.tolist(), 0, both(costs)[1]), rel=1e-5)
 
 
 def test_both_stages_are_near_the_joint_optimum():
@@ -127,15 +117,6 @@ def test_equal_seeds_give_equal_steps():
     kinds = np.array([3, 2, 1, 1, 0, 0, 6, 9])
     first, again = (planned(lengths, kinds, costs, seed=3) for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
-
-
-def test_a_node_limit_is_no_matter_of_the_clock():
-    lengths, _, costs = random_step(3)
-    falling = -np.sort(-lengths.astype(np.int64))
-    _, start, _ = divided(falling, costs, 12)
-    first, again = (solve_pipeline(falling, costs, 12, start, 1) for _ in range(2))
-    assert np.array_equal(first[0], again[0])
-    assert first[1] <= start * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("as_printed", "cost"), [(False, naive.our_cost), (True, naive.printed_cost)])

@@ -9,12 +9,10 @@ from packer_cli.errors import RunError
 
 TOLERANCE = 1e-6
 """Solvers let constraints be violated by this much, so bounds are lowered by as much."""
-NO_LIMIT = 10**6
-"""Seconds, or nodes of the search tree, that no program of hbpack's reaches."""
 
 
-def make_solver(time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> Any:
-    """Make a PuLP solver that stops after `time_limit` seconds, or so many nodes, with the best answer so far.
+def make_solver(time_limit: float) -> Any:
+    """Make a PuLP solver that stops after so many seconds with the best answer so far.
 
     Raises:
         RunError: neither HiGHS nor CBC is installed.
@@ -24,10 +22,9 @@ def make_solver(time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> Any
     # A solver may read 0 or less as no limit.
     limit = float(max(0.01, time_limit))
     if _has_highs():
-        return _silent_highs()(threads=1, mip_rel_gap=0.0, time_limit=limit, mip_max_nodes=node_limit)
+        return _silent_highs()(threads=1, mip_rel_gap=0.0, time_limit=limit)
     for place in _cbc_places():
-        limits = {"timeLimit": max(1.0, limit), "maxNodes": node_limit}
-        cbc = pulp.COIN_CMD(msg=False, threads=1, gapRel=0.0, path=place, **limits)
+        cbc = pulp.COIN_CMD(msg=False, threads=1, gapRel=0.0, path=place, timeLimit=max(1.0, limit))
         if cbc.available():
             return cbc
     raise RunError(
@@ -36,11 +33,11 @@ def make_solver(time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> Any
     )
 
 
-def solve_program(problem: Any, time_limit: float = NO_LIMIT, node_limit: int = NO_LIMIT) -> bool:
+def solve_program(problem: Any, time_limit: float) -> bool:
     """Solve an integer program, and say whether there is an answer; arguments as of `make_solver`."""
     import pulp
 
-    problem.solve(make_solver(time_limit, node_limit))
+    problem.solve(make_solver(time_limit))
     return problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
 

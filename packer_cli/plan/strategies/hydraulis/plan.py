@@ -1,8 +1,7 @@
 """A whole data set: its steps, the layouts that they choose from, and the micro-batches of each.
 
 For each step every layout is tried, from the one with the lowest bound on, until no bound is below the best time; the
-paper tries all. A pipeline that decides a step, has few samples and could still be faster is solved by integer
-program, limited by nodes and not by a clock, so that equal inputs give equal plans. Price: 1 to 50 ms a step.
+paper tries all. Price: 1 to 50 ms a step.
 """
 
 from __future__ import annotations
@@ -23,16 +22,11 @@ from packer_cli.plan.strategies.assemble import make_packs, numbered_plan
 from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, make_batches, steps_to_try
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, Step
-from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, divide, plan_step, solve_pipeline
+from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, plan_step
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 _ENOUGH = 1.001
 """Shuffled orders are dealt only for a step that takes more than this times its bound."""
-_SOLVED_GAP = 1.01
-"""A pipeline is solved by integer program if it takes more than this times its bound."""
-_MOST_SOLVED = 16
-_MOST_NODES = 500
-"""Limits of the integer program: samples, and nodes of its search."""
 
 
 class PlannedSteps(NamedTuple):
@@ -102,23 +96,7 @@ def _on_fastest(
         found = plan_step(steps[chosen], RESTARTS, state, packer.pack)
         if found.seconds < best.seconds:
             best = found
-    return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
-
-
-def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: GroupCosts, step: StepPlan) -> StepPlan:
-    """Solve the step's slowest pipelines by integer program, where that may help."""
-    times, slot_of = step.pipeline_seconds.copy(), step.slot_of.copy()
-    while True:
-        slow = int(np.argmax(times))
-        own = np.flatnonzero(step.pipeline_of == slow)
-        solved = None
-        if len(own) <= _MOST_SOLVED:
-            seconds, bound = divide(lengths[own], costs.arrays, kinds[slow], np.empty_like(own))
-            if times[slow] > _SOLVED_GAP * bound:
-                solved = solve_pipeline(lengths[own], costs, int(kinds[slow]), float(seconds), _MOST_NODES)
-        if solved is None or solved[1] >= times[slow]:
-            return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
-        slot_of[own], times[slow] = solved
+    return chosen, best
 
 
 @njit(cache=True)

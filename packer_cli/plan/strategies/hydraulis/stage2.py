@@ -3,27 +3,23 @@
 For stage 2, the micro-batches of one pipeline, the paper solves an integer program for each of up to 20 numbers of
 micro-batches v, and takes the one with the least `(pp - 1 + v) max t_j`. Here it is the least
 `sum t_j + (pp - 1) max t_j`. Numbers are tried from the most promising on, by longest-first dealing and exchanges, and
-a bound says how far the answer can be from the best one: usually a few tenths of a percent, so that the program
-(`solve_pipeline`, through PuLP) is left to pipelines of few samples; the paper solves one for each number of
-micro-batches, and this one has all numbers at once.
+a bound ends the search: the answer is usually a few tenths of a percent from it. A program for the pipelines of few
+samples would gain nothing: on real lengths none of those that decided a step was 1 % over its bound.
 
-Price: 0.05 to 2 ms a pipeline, bounded by counts and not by a clock, so that equal inputs give equal plans. The
-program is exponential, so its search is limited by nodes.
+Price: 0.05 to 2 ms a pipeline, bounded by counts and not by a clock, so that equal inputs give equal plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from packer_cli.jit import njit
-from packer_cli.plan.core.cost import GroupCosts, KernelCosts, tokens_and_work
+from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out
-from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
-from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.stage1 import Step, deal_to_pipelines
 
 
@@ -73,7 +69,7 @@ def divide_all(step: Step, pipeline_of: Int64Array, slot_of: Int64Array, pipelin
             if pipeline_of[i] == p:
                 members[count], own[count] = i, lengths[i]
                 count += 1
-        pipeline_seconds[p], _ = divide(own[:count], costs, kinds[p], slots[:count])
+        pipeline_seconds[p] = divide(own[:count], costs, kinds[p], slots[:count])
         for i in range(count):
             slot_of[members[i]] = slots[i]
         slowest = max(slowest, pipeline_seconds[p])
@@ -93,18 +89,17 @@ _ENOUGH = 5e-4
 
 
 @njit(cache=True)
-def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Array) -> tuple[float, float]:
-    """Divide the samples of a pipeline, falling lengths within its capacity, into micro-batches; none is empty.
+def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Array) -> float:
+    """Divide the samples of a pipeline, falling lengths within its capacity, into micro-batches; return its seconds.
 
-    Returns:
-        `(seconds, bound)`: no division of the samples into micro-batches takes fewer seconds than the bound.
+    None is empty.
 
     Args:
         slot_of: int64[n], written to: micro-batch of each sample.
     """
     num = len(lengths)
     if num == 0:
-        return 0.0, 0.0
+        return 0.0
     tokens, work = np.int64(0), np.int64(0)
     for i in range(num):
         tokens += lengths[i]
@@ -122,7 +117,7 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
     below = min(max(int(middle), fewest), most)
     above = below + 1
 
-    best, bound = np.inf, np.inf
+    best = np.inf
     dealt = np.empty(num, dtype=np.int64)
     slot_tokens, slot_work = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
     tried, dealt_pairs = 0, 0
@@ -136,7 +131,6 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
         if min(of_below, of_above) >= best or (
             best < np.inf and (tried >= TRIALS or (tried >= 3 and dealt_pairs > _DEALT))
         ):
-            bound = min(bound, of_below, of_above)
             break
         if of_below <= of_above:
             v = below
@@ -151,7 +145,6 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
                 greatest, costs.rates[0, kind] * pair + costs.rates[1, kind] * (lengths[v - 1] + lengths[v])
             )
         least = total + v * constant + waiting * (greatest + constant)
-        bound = min(bound, least)
         if least >= best:
             continue
         tried += 1
@@ -172,7 +165,7 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
         if seconds < best:
             best = seconds
             copy_to(dealt, slot_of)
-    return best, min(best, bound)
+    return best
 
 
 @njit(cache=True)
@@ -194,67 +187,3 @@ def least_micro_batches(lengths: Int64Array, capacity: int) -> int:
         room = (half - alone) * capacity - (tokens_to[half] - tokens_to[alone])
         least = max(least, half - (-(tokens_to[i + 1] - tokens_to[half] - room) // capacity))
     return least
-
-
-def solve_pipeline(
-    falling: Int64Array, costs: GroupCosts, kind: int, start: float, node_limit: int
-) -> tuple[Int64Array, float] | None:
-    """Return `(micro-batch int64[n] of each sample, seconds)`; None if no answer keeps all rules after rounding.
-
-    Binary `x[i, j]` puts sample i into micro-batch j, of at most n; `y[j]` says whether that is used; `z` is the
-    longest. Minimise T with `sum_j t[j] + (pp - 1) z <= T` and `t[j] <= z`. Seconds are counted in those of the start.
-
-    Args:
-        falling: int64[n], lengths that the scheme holds.
-        kind: the pipeline's scheme.
-        start: seconds of an answer, the most that another may take.
-        node_limit: nodes of the search tree. No clock stops the solver, so equal inputs give equal answers.
-
-    Raises:
-        RunError: no solver is installed.
-    """
-    import pulp
-
-    num, longest = len(falling), int(falling[0])
-    alone = least_pipeline_seconds(costs.arrays, kind, longest * longest, longest, longest, 1)
-    problem: Any = pulp.LpProblem("hydraulis", pulp.LpMinimize)
-    slowest = add_variable(problem, "t", lowBound=alone / start * (1 - TOLERANCE), upBound=1)
-    problem += slowest
-    quadratic, linear, constant = (costs.rates[:3, kind] / start).tolist()
-    waiting, enough = costs.rates[3:5, kind].tolist()
-    seconds = ((quadratic * falling + linear) * falling).tolist()
-    capacity, total = int(costs.capacity[kind]), int(falling.sum())
-    greatest = add_variable(problem, "z", lowBound=0, upBound=1)
-    whole: dict[Any, float] = {greatest: waiting, slowest: -1.0}
-    held: dict[tuple[int, int], Any] = {}
-    is_used: list[Any] = []
-    for j in range(min(max(2 * -(-total // capacity), total // int(enough)), num)):
-        is_used.append(add_variable(problem, f"y{j:03d}", cat=pulp.LpBinary))
-        time, share = {is_used[j]: constant}, {is_used[j]: -1.0}
-        # Micro-batches are numbered by their longest samples: the j-th holds none of the j longest.
-        for i in range(j, num):
-            held[i, j] = add_variable(problem, f"x{i:03d}_{j:03d}", cat=pulp.LpBinary)
-            time[held[i, j]] = seconds[i]
-            share[held[i, j]] = int(falling[i]) / capacity
-        problem += pulp.LpAffineExpression(share) <= 0
-        problem += pulp.LpAffineExpression({**time, greatest: -1.0}) <= 0
-        if j:
-            problem += pulp.LpAffineExpression({is_used[j]: 1, is_used[j - 1]: -1}) <= 0
-        whole |= time
-    problem += pulp.LpAffineExpression(whole) <= 0
-    for i in range(num):
-        problem += pulp.lpSum(held[i, j] for j in range(len(is_used)) if j <= i) == 1
-
-    has_answer = solve_program(problem, node_limit=node_limit)
-    slot = np.full(num, -1)
-    for (i, j), variable in held.items():
-        if has_answer and round(variable.varValue or 0):
-            slot[i] = j
-    if (slot < 0).any():
-        return None
-    slot = np.unique(slot, return_inverse=True)[1]
-    tokens, work = tokens_and_work(slot, falling, int(slot.max()) + 1)
-    times = costs.seconds(kind, work, tokens)
-    if (tokens > capacity).any():
-        return None
-    return slot, sum(times.tolist()) + waiting * float(times.max())
