@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import group_by_pack, pack_tokens_and_work
 from packer_cli.plan.core.groups import Group
@@ -83,7 +82,7 @@ def _on_fastest(
         state: of the shuffles, the same for every layout.
     """
     steps = [Step(lengths, kinds, costs.arrays) for kinds in layouts]
-    bounds = [float(_least_seconds(step)) for step in steps]
+    bounds = [_least_seconds(lengths, kinds, costs) for kinds in layouts]
     chosen, best = -1, None
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
@@ -99,28 +98,18 @@ def _on_fastest(
     return chosen, best
 
 
-@njit(cache=True)
-def _least_seconds(step: Step) -> float:
+def _least_seconds(lengths: Int64Array, kinds: Int64Array, costs: GroupCosts) -> float:
     """Bound seconds on the pipelines from below: busy with the cheapest samples, or the longest alone."""
-    lengths, kinds, costs = step
-    longest, least = lengths[0], np.inf
-    total, available = 0.0, 0.0
-    for kind in kinds:
-        available += costs.rates[5, kind]
-        if longest <= costs.capacity[kind]:
-            alone = least_pipeline_seconds(costs, kind, longest * longest, longest, longest, np.int64(1))
-            least = min(least, alone)
-    for i in range(len(lengths)):
-        cheapest, before = np.inf, -1
-        for kind in kinds:
-            if lengths[i] > costs.capacity[kind]:
-                break
-            if kind != before:
-                own = (costs.rates[0, kind] * lengths[i] + costs.rates[1, kind]) * lengths[i]
-                cheapest = min(cheapest, costs.rates[5, kind] * own)
-                before = kind
-        total += cheapest
-    return max(least, total / available)
+    longest, own = int(lengths[0]), np.unique(kinds)[:, None]
+    quadratic, linear, *_, gpus = costs.rates[:, own]
+    fits = lengths <= costs.capacity[own]
+    cheapest = np.where(fits, gpus * ((quadratic * lengths + linear) * lengths), np.inf).min(axis=0)
+    alone = (
+        least_pipeline_seconds(costs.arrays, kind, longest * longest, longest, longest, 1)
+        for kind in own[fits[:, 0], 0].tolist()
+    )
+    total = np.cumsum(cheapest)[-1]  # One after another, which rounds alike on every machine.
+    return float(max(min(alone, default=np.inf), total / costs.gpus[kinds].sum()))
 
 
 def plan_pipelines(pieces: Pieces, request: PlanRequest) -> Plan:
