@@ -28,18 +28,28 @@ def packs_lower_bound(lengths: Int32Array, capacity: int) -> int:
 
 def bound_of_counts(count: Int64Array, capacity: int) -> int:
     """Compute `packs_lower_bound` of the lengths with this histogram (int64[longest + 1]). O(longest)."""
-    length = np.flatnonzero(count)
-    if not len(length):
-        return 0
-    # Number and sum of the lengths before each index, and of all.
-    count_to = np.concatenate([[0], np.cumsum(count[length])])
-    sum_to = np.concatenate([[0], np.cumsum(count[length] * length)])
-    half = int(np.searchsorted(length, capacity // 2, side="right"))
-    first_alone = np.searchsorted(length, capacity - length[:half], side="right")
-    room = (count_to[first_alone] - count_to[half]) * capacity - (sum_to[first_alone] - sum_to[half])
-    extra = -(-(sum_to[half] - sum_to[:half] - room) // capacity)
-    num_over_half = int(count_to[-1] - count_to[half])
-    return max(-(-int(sum_to[-1]) // capacity), num_over_half + int(extra.max(initial=0)))
+    falling = np.flatnonzero(count)[::-1].copy()
+    return int(bound_of_runs(falling, count[falling], capacity))
+
+
+@njit(cache=True)
+def bound_of_runs(falling: Int64Array, number: Int64Array, capacity: int) -> int:
+    """Compute `packs_lower_bound` of these lengths, each so many times (int64[r] both). O(r)."""
+    # Number and sum of the lengths before each place, and of all.
+    number_to, sum_to = np.zeros(len(falling) + 1, dtype=np.int64), np.zeros(len(falling) + 1, dtype=np.int64)
+    half = 0
+    for i in range(len(falling)):
+        number_to[i + 1], sum_to[i + 1] = number_to[i] + number[i], sum_to[i] + number[i] * falling[i]
+        half += falling[i] > capacity // 2
+    over_half = number_to[half]
+    least: int = max(over_half, -(-sum_to[-1] // capacity))
+    alone = half
+    for i in range(half, len(falling)):
+        while alone > 0 and falling[alone - 1] <= capacity - falling[i]:
+            alone -= 1
+        room = (over_half - number_to[alone]) * capacity - (sum_to[half] - sum_to[alone])
+        least = max(least, over_half - (-(sum_to[i + 1] - sum_to[half] - room) // capacity))
+    return least
 
 
 def bound_of_needs(plan: Plan, group: int, pieces: Int64Array) -> int:

@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from packer_cli.jit import njit
+from packer_cli.plan.core.bounds import bound_of_runs
 from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
 from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out
@@ -107,7 +108,7 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
     constant, waiting = costs.rates[2, kind], costs.rates[3, kind]
     total = costs.rates[0, kind] * work + costs.rates[1, kind] * tokens
     alone = (costs.rates[0, kind] * lengths[0] + costs.rates[1, kind]) * lengths[0]
-    fewest = least_micro_batches(lengths, costs.capacity[kind])
+    fewest = bound_of_runs(lengths, np.ones_like(lengths), costs.capacity[kind])
     middle = float(fewest)
     if waiting > 0.0:
         middle = total / alone
@@ -166,24 +167,3 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
             best = seconds
             copy_to(dealt, slot_of)
     return best
-
-
-@njit(cache=True)
-def least_micro_batches(lengths: Int64Array, capacity: int) -> int:
-    """Bound the micro-batches of samples (int64[n], falling) from below: the L2 bound of `bounds.packs_lower_bound`.
-
-    O(n), without a histogram of all lengths, which would take longer than the samples of a pipeline.
-    """
-    tokens_to = np.zeros(len(lengths) + 1, dtype=np.int64)
-    half = 0
-    for i in range(len(lengths)):
-        tokens_to[i + 1] = tokens_to[i] + lengths[i]
-        half += lengths[i] > capacity // 2
-    least: int = max(half, -(-tokens_to[-1] // capacity))
-    alone = half
-    for i in range(half, len(lengths)):
-        while alone > 0 and lengths[alone - 1] <= capacity - lengths[i]:
-            alone -= 1
-        room = (half - alone) * capacity - (tokens_to[half] - tokens_to[alone])
-        least = max(least, half - (-(tokens_to[i + 1] - tokens_to[half] - room) // capacity))
-    return least
