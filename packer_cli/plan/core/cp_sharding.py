@@ -15,13 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.format import sharding
 from packer_cli.format.sharding import PLANNED, STRETCHED
 from packer_cli.jit import njit
-from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, tile_work
+from packer_cli.plan.core.attention_rates import TILE, AttentionRates, ShardingRule, tile_work
 from packer_cli.plan.core.segments import attention_segments
-from packer_cli.plan.core.types import Float64Array, Int8Array, Int32Array, Int64Array, Plan, read_only
+from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, Plan, read_only
 
 CODES = {"sequence": PLANNED.index("zigzag"), "document": PLANNED.index("document")}
 
@@ -56,10 +57,11 @@ def predict_seconds(
         lengths, offsets: what attention runs over in each pack, see `plan.core.segments.attention_segments`.
         cp_sizes: int64[p], CP degree of each pack.
     """
-    seconds = np.zeros((len(offsets) - 1, len(PLANNED)))
-    sizes_and_rates = map(np.array, (rates.queries, rates.keys, rates.rates))
-    _predict(read_only(lengths), read_only(offsets), cp_sizes, *sizes_and_rates, seconds)
-    return seconds
+    by_size = np.array(rates.queries), np.array(rates.keys), np.array(rates.rates)
+    found = [
+        _slowest(lengths, offsets, cp_sizes, np.full(len(cp_sizes), code), by_size) for code in range(len(PLANNED))
+    ]
+    return np.stack(found, axis=1)
 
 
 def cp_imbalance(plan: Plan) -> Float64Array:
@@ -67,7 +69,7 @@ def cp_imbalance(plan: Plan) -> Float64Array:
 
     Work is the number of keys that queries see. Price: about 25 ns for each sample and CP rank.
     """
-    return _busiest_ranks(plan, in_tiles=False)
+    return _busiest_ranks(plan, tile=1)
 
 
 def cp_slowdown(plan: Plan) -> Float64Array:
@@ -76,17 +78,44 @@ def cp_slowdown(plan: Plan) -> Float64Array:
     The time is that of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of
     `cp_imbalance`.
     """
-    return _busiest_ranks(plan, in_tiles=True)
+    return _busiest_ranks(plan, tile=TILE)
 
 
-def _busiest_ranks(plan: Plan, *, in_tiles: bool) -> Float64Array:
+def _busiest_ranks(plan: Plan, tile: int) -> Float64Array:
     """Return the work of each pack's busiest rank over an even share of its samples' (float64[p]); 1 without CP."""
     values, cp_sizes = np.ones(len(plan.packs)), _cp_sizes(plan)
-    if (cp_sizes > 1).any():
+    has_cp = cp_sizes > 1
+    if has_cp.any():
         lengths, offsets = attention_segments(plan)
-        codes = read_only(plan.packs.cp_sharding)
-        _busiest(read_only(lengths), read_only(offsets), cp_sizes, codes, in_tiles, values)
+        length = lengths.astype(np.int64)
+        whole = np.add.reduceat(tile_work(length, length, tile), offsets[:-1])
+        busiest = _slowest(lengths, offsets, cp_sizes, plan.packs.cp_sharding, _ANY_RATE, tile)
+        values[has_cp] = (busiest * cp_sizes / whole)[has_cp]
     return values
+
+
+_ANY_RATE = (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64), np.ones((1, 1)))
+"""Rates of pieces that all count their work."""
+
+
+def _slowest(
+    lengths: Int32Array,
+    offsets: Int64Array,
+    cp_sizes: Int64Array,
+    codes: NDArray[np.integer],
+    by_size: tuple[Int64Array, Int64Array, Float64Array],
+    tile: int = TILE,
+) -> Float64Array:
+    """Predict the time of each pack's slowest rank (float64[p]); 0 without CP.
+
+    Args:
+        codes: int[p], sharding of each pack, of `PLANNED`.
+        by_size: as of `AttentionRates`: queries, keys, and rates.
+        tile: queries that count together.
+    """
+    seconds = np.zeros(len(cp_sizes))
+    _fill(read_only(lengths), read_only(offsets), cp_sizes, codes.astype(np.int64), by_size, tile, seconds)
+    return seconds
 
 
 def _cp_sizes(plan: Plan) -> Int64Array:
@@ -98,47 +127,22 @@ _tile_work = njit(tile_work)
 
 
 @njit(cache=True)
-def _predict(
+def _fill(
     lengths: Int32Array,
     offsets: Int64Array,
     cp_sizes: Int64Array,
-    queries: Int64Array,
-    keys: Int64Array,
-    rates: Float64Array,
+    codes: Int64Array,
+    by_size: tuple[Int64Array, Int64Array, Float64Array],
+    tile: int,
     seconds: Float64Array,
 ) -> None:
-    """Fill `seconds`."""
+    """Fill `seconds` of packs with CP."""
     for k in range(len(cp_sizes)):
-        if cp_sizes[k] == 1:
-            continue
-        of_pack = lengths[offsets[k] : offsets[k + 1]]
-        for code in range(2):
+        if cp_sizes[k] > 1:
             of_rank = np.zeros(cp_sizes[k])
-            for rank, q, kv in _pieces(of_pack, cp_sizes[k], code):
-                of_rank[rank] += _tile_work(q, kv) / _rate(q, kv, queries, keys, rates)
-            seconds[k, code] = of_rank.max()
-
-
-@njit(cache=True)
-def _busiest(
-    lengths: Int32Array,
-    offsets: Int64Array,
-    cp_sizes: Int64Array,
-    codes: Int8Array,
-    in_tiles: bool,
-    values: Float64Array,
-) -> None:
-    """Fill `values` of packs with CP; in tiles, a short piece counts as a whole tile."""
-    for k in range(len(cp_sizes)):
-        if cp_sizes[k] == 1:
-            continue
-        of_pack = lengths[offsets[k] : offsets[k + 1]]
-        of_rank, whole = np.zeros(cp_sizes[k]), 0.0
-        for rank, q, kv in _pieces(of_pack, cp_sizes[k], np.int64(codes[k])):
-            of_rank[rank] += _tile_work(q, kv) if in_tiles else float(q * kv - q * (q - 1) // 2)
-        for length in of_pack.astype(np.int64):
-            whole += _tile_work(length, length) if in_tiles else float(length * (length + 1) // 2)
-        values[k] = of_rank.max() * cp_sizes[k] / whole
+            for rank, q, kv in _pieces(lengths[offsets[k] : offsets[k + 1]], cp_sizes[k], codes[k]):
+                of_rank[rank] += _tile_work(q, kv, tile) / _rate(q, kv, *by_size)
+            seconds[k] = of_rank.max()
 
 
 @njit(cache=True)
