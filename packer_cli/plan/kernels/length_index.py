@@ -6,7 +6,6 @@ words per level. The set indexes lengths or remaining capacities, which makes be
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -64,19 +63,6 @@ def empty_index(size: int) -> LengthIndex:
     return LengthIndex(np.zeros(starts[levels], dtype=np.uint64), starts[: levels + 1].copy())
 
 
-def full_index(members: BoolArray) -> LengthIndex:
-    """Make the set of the indices at which `members` (bool[size]) is True."""
-    index = empty_index(len(members))
-    words, starts = index
-    for first, stop in itertools.pairwise(starts.tolist()):
-        bits = np.zeros((stop - first) * 8, dtype=np.uint8)
-        packed = np.packbits(members, bitorder="little")
-        bits[: len(packed)] = packed
-        words[first:stop] = bits.view("<u8")
-        members = words[first:stop] != 0
-    return index
-
-
 make_index = njit(cache=True)(empty_index)
 """`empty_index` for kernels. Prefer to pass an index in: kernels that allocate memory compile slowly."""
 
@@ -88,6 +74,16 @@ def index_add(index: LengthIndex, value: int) -> None:
     for level in range(len(starts) - 1):
         words[starts[level] + (value >> 6)] |= _ONE << np.uint64(value & 63)
         value >>= 6
+
+
+@njit(cache=True)
+def full_index(members: BoolArray) -> LengthIndex:
+    """Make the set of the indices at which `members` (bool[size]) is True."""
+    index = make_index(len(members))
+    for value in range(len(members)):
+        if members[value]:
+            index_add(index, value)
+    return index
 
 
 @njit(cache=True)

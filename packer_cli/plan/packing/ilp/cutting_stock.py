@@ -146,9 +146,7 @@ def _min_bin_slack(counts: Int64Array, capacity: int) -> tuple[Int32Array, Int64
     Args:
         counts: int64[longest + 1], samples of each length; zeros afterwards.
     """
-    index = length_index.make_index(len(counts))
-    for value in np.flatnonzero(counts):
-        length_index.index_add(index, value)
+    index = length_index.full_index(counts > 0)
     num = counts.sum()
     taken = np.empty(num, dtype=np.int32)
     offsets = np.zeros(num + 1, dtype=np.int64)
