@@ -79,25 +79,21 @@ def _cut_powers(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pie
     Args:
         align: divides the capacity, and so is a power of two.
     """
-    samples, start, length = _decompose(*join(pieces), capacity, min(max(SHORTEST, align), capacity))
+    (samples, starts, totals), shortest = join(pieces), min(max(SHORTEST, align), capacity)
+    powers = np.bitwise_count(totals % capacity // shortest)
+    num = int((totals // capacity + powers + (totals % shortest > 0)).sum(dtype=np.int64))
+    cut = np.empty((3, num), dtype=np.int32)
+    _decompose(samples, starts, totals, capacity, shortest, cut)
+    samples, start, length = cut
     return Pieces(samples=samples, start=start, length=length)
 
 
 @njit(cache=True)
 def _decompose(
-    samples: Int32Array, starts: Int32Array, totals: Int32Array, longest: int, shortest: int
-) -> tuple[Int32Array, Int32Array, Int32Array]:
-    """Cut these stretches of samples; return (sample int32[m], start int32[m], length int32[m]) of the pieces."""
-    num = 0
-    for total in totals:
-        num += total // longest
-        rest = total % longest
-        power = longest
-        while power > shortest:
-            power //= 2
-            num += np.int64((rest & power) > 0)
-        num += np.int64(rest % shortest > 0)
-    of, start, length = np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32)
+    samples: Int32Array, starts: Int32Array, totals: Int32Array, longest: int, shortest: int, pieces: Int32Array
+) -> None:
+    """Cut these stretches of samples: write the samples, starts and lengths of the pieces (int32[3, m])."""
+    of, start, length = pieces
     k = 0
     for i in range(len(totals)):
         begin, left, power = int(starts[i]), int(totals[i]), longest
@@ -109,7 +105,6 @@ def _decompose(
             begin += size
             left -= size
             k += 1
-    return of, start, length
 
 
 def _pack_alike(
