@@ -98,12 +98,13 @@ def linear_of_tokens(groups: Sequence[Group], num_gpus: int) -> int:
     return max(1, min(2**30, MOST_WORK // most - max(group.capacity for group in groups) - 1))
 
 
-def pack_sums(values: NDArray[Any], offsets: Int64Array, pieces: NDArray[np.integer]) -> Int64Array:
-    """Sum (int64[p]) of the values (int[m]) of each pack's pieces. Works block by block: O(m), and O(p) memory."""
+def pack_sums(values: NDArray[Any], offsets: Int64Array, pieces: NDArray[np.integer], power: int = 1) -> Int64Array:
+    """Sum (int64[p]) of a power of the values (int[m]) of each pack's pieces. O(m), block by block: O(p) memory."""
     sums = np.empty(len(offsets) - 1, dtype=np.int64)
     for block in blocks_of(offsets, _BLOCK):
         own = offsets[block.start : block.stop + 1]
-        sums[block] = segment_sums(values[pieces[own[0] : own[-1]]], own - own[0])
+        of_pieces = values[pieces[own[0] : own[-1]]]
+        sums[block] = segment_sums(of_pieces if power == 1 else of_pieces.astype(np.int64) ** power, own - own[0])
     return sums
 
 

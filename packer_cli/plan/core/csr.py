@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer_cli.jit import njit
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.segments import row_lengths
-from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Plan, as_ids, read_only
+from packer_cli.plan.core.types import BoolArray, Int32Array, Int64Array, Plan, as_ids
 
 ONE_EACH = np.empty(0, dtype=np.int32)
 """`to_number` where every move is of one sample."""
@@ -134,14 +134,12 @@ def pack_tokens_and_work(
         linear: tokens, see `Cost.linear_tokens`.
         attention: int64, attention work of each piece, see `Pieces.work`; None: the square of its length.
     """
-    tokens = np.empty(len(offsets) - 1, dtype=np.int64)
-    work = np.empty(len(offsets) - 1, dtype=np.int64)
-    _add_up(read_only(offsets), read_only(pieces), read_only(lengths), tokens, work)
-    if attention is not None:
+    tokens = pack_sums(lengths, offsets, pieces)
+    if attention is None:
+        work = pack_sums(lengths, offsets, pieces, power=2)
+    else:
         work = pack_sums(attention, offsets, pieces)
-    if linear:
-        work += linear * tokens
-    return tokens, work
+    return tokens, work + linear * tokens
 
 
 def plan_tokens_and_work(plan: Plan) -> tuple[Int64Array, Int64Array]:
@@ -154,24 +152,6 @@ def plan_tokens_and_work(plan: Plan) -> tuple[Int64Array, Int64Array]:
     packs = plan.packs
     tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, attention=plan.pieces.work)
     return tokens, work if plan.mask == "document" else tokens * tokens
-
-
-@njit(cache=True)
-def _add_up(
-    offsets: Int64Array,
-    pieces: Int32Array,
-    lengths: Int32Array,
-    tokens: Int64Array,
-    work: Int64Array,
-) -> None:
-    for k in range(len(tokens)):
-        pack_tokens = pack_work = np.int64(0)
-        for j in range(offsets[k], offsets[k + 1]):
-            length = np.int64(lengths[pieces[j]])
-            pack_tokens += length
-            pack_work += length * length
-        tokens[k] = pack_tokens
-        work[k] = pack_work
 
 
 _SORT_BLOCK = 1 << 20
