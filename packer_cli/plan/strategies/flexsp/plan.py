@@ -36,7 +36,6 @@ from packer_cli.plan.strategies.flexsp.packing import (
     MixedIterations,
     cheapest_degrees,
     joined,
-    one_iteration,
     pack_by_degree,
 )
 from packer_cli.plan.strategies.protocol import PlanRequest
@@ -141,35 +140,22 @@ def improve_iterations(
 
     No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    pack_of, seconds, busy = _even_out(found, lengths, costs.arrays, num_gpus)
-    offsets, members = group_by_pack(pack_of, as_ids(np.arange(len(pack_of))), len(found.kinds))
-    is_used = np.diff(offsets) > 0
-    found = MixedIterations(
-        offsets=np.concatenate([[0], offsets[1:][is_used]]),
-        samples=found.samples[members],
-        kinds=found.kinds[is_used],
-        iterations=np.concatenate([[0], np.cumsum(is_used)])[found.iterations],
-    )
-    parts, done = [], 0
+    evened, seconds, busy = _even_out(found, lengths, costs.arrays, num_gpus)
+    places = as_ids(np.arange(len(evened)))
+    offsets, members = group_by_pack(evened, places, len(found.kinds))
+    samples, bounds = found.samples[members], found.offsets[found.iterations]
+    pack_of, kinds, iteration = owners(np.diff(offsets)), found.kinds, owners(np.diff(found.iterations))
     for j in np.flatnonzero(busy < num_gpus * seconds * (1 - _SOLVE)).tolist():
-        own = found.samples[found.offsets[found.iterations[j]] : found.offsets[found.iterations[j + 1]]]
-        solved = solve_micro_batch(lengths[own], costs, num_gpus)
+        own = slice(bounds[j], bounds[j + 1])
+        solved = solve_micro_batch(lengths[samples[own]], costs, num_gpus)
         if solved.seconds < seconds[j]:
-            parts += [_part(found, done, j), one_iteration(own, solved)]
-            done = j + 1
-    return joined([*parts, _part(found, done, len(seconds))]) if parts else found
-
-
-def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
-    """Return iterations `first .. stop - 1`."""
-    packs = found.iterations[first : stop + 1]
-    offsets = found.offsets[packs[0] : packs[-1] + 1]
-    return MixedIterations(
-        offsets=offsets - offsets[0],
-        samples=found.samples[offsets[0] : offsets[-1]],
-        kinds=found.kinds[packs[0] : packs[-1]],
-        iterations=packs - packs[0],
-    )
+            pack_of[own] = len(kinds) + solved.group_of
+            kinds, iteration = np.append(kinds, solved.kinds), np.append(iteration, np.full_like(solved.kinds, j))
+    offsets, members = group_by_pack(pack_of, places, len(kinds))
+    used = np.flatnonzero(np.diff(offsets))
+    used = used[np.argsort(iteration[used], kind="stable")]
+    first = np.searchsorted(iteration[used], np.arange(len(bounds)))
+    return MixedIterations(*select_packs(offsets, samples[members], used), kinds[used], first)
 
 
 @njit(cache=True)
