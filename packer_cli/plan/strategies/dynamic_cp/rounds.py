@@ -70,9 +70,7 @@ def form_rounds(degrees: Int64Array, kinds: Int64Array, seconds: Float64Array, n
         free = empty_blocks(num_ranks)
         for pack in order:
             first_rank[pack] = place_in_blocks(free, degrees[kinds[pack]], num_ranks)
-            if first_rank[pack] >= 0:
-                occupy(free, first_rank[pack], degrees[kinds[pack]])
-                round_of[pack] = number
+            round_of[pack] = number
         order = order[first_rank[order] < 0]
         number += 1
     return Rounds(round_of, first_rank)
@@ -151,13 +149,20 @@ def empty_blocks(num_ranks: int) -> Int64Array:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def place_in_blocks(free: Int64Array, degree: int, num_ranks: int) -> int:
-    """Find a replica's first rank: behind others in the emptiest block, or in blocks of its own; -1 without room."""
+    """Take a replica's ranks; return the first: behind others in the emptiest block, or in blocks of its own.
+
+    -1 without room.
+    """
     best = -1
     if degree <= BLOCK:
         for b in range(len(free)):
             if free[b] >= degree and (best < 0 or free[b] > free[best]):
                 best = b
-        return -1 if best < 0 else min(best * BLOCK + BLOCK, num_ranks) - free[best]
+        if best < 0:
+            return -1
+        first: int = min(best * BLOCK + BLOCK, num_ranks) - free[best]
+        free[best] -= degree
+        return first
     num_blocks, stride = -(-degree // BLOCK), 1
     while stride < num_blocks:
         stride *= 2
@@ -166,17 +171,10 @@ def place_in_blocks(free: Int64Array, degree: int, num_ranks: int) -> int:
         for each in range(b, b + num_blocks):
             taken += min(BLOCK, num_ranks - each * BLOCK) - free[each]
         if taken == 0 and b * BLOCK + degree <= num_ranks:
+            left = degree
+            for each in range(b, b + num_blocks):
+                taken = min(left, free[each])
+                free[each] -= taken
+                left -= taken
             return b * BLOCK
     return -1
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def occupy(free: Int64Array, first: int, degree: int) -> None:
-    """Take a replica's ranks."""
-    left = degree
-    for b in range(first // BLOCK, len(free)):
-        taken = min(left, free[b])
-        free[b] -= taken
-        left -= taken
-        if left == 0:
-            break

@@ -21,7 +21,7 @@ import numpy as np
 
 from packer_cli.jit import njit
 from packer_cli.plan.core.types import Float64Array, Int64Array
-from packer_cli.plan.strategies.dynamic_cp.rounds import BLOCK, Rounds, empty_blocks, occupy, place_in_blocks
+from packer_cli.plan.strategies.dynamic_cp.rounds import BLOCK, Rounds, empty_blocks, place_in_blocks
 
 
 @njit(cache=True)
@@ -128,7 +128,6 @@ def _run(
         place = place_in_blocks(free, degrees[kinds[pack]], num_ranks)
         if place < 0:
             break
-        occupy(free, place, degrees[kinds[pack]])
         first_rank[pack], grown[pack] = place, kinds[pack]
         num += 1
     in_block, count = np.empty((len(free), BLOCK), dtype=np.int64), np.zeros(len(free), dtype=np.int64)
