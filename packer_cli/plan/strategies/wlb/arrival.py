@@ -119,11 +119,7 @@ class PackedSteps(NamedTuple):
 def without_empty_steps(packed: PackedSteps, num_micro_batches: int) -> PackedSteps:
     """Renumber the steps where some are empty: a trainer would fetch the next batch at once. O(m)."""
     step = packed.row_of // num_micro_batches
-    num_steps = int(max(step.max(initial=-1), packed.arrival.max(initial=-1))) + 1
-    is_used = np.zeros(num_steps, dtype=np.bool_)
-    is_used[step] = True
-    if is_used.all():
-        return packed
+    is_used = np.bincount(step, minlength=int(packed.arrival.max(initial=-1)) + 1) > 0
     before: Int64Array = np.cumsum(is_used) - is_used  # An empty step becomes the one after it.
     row_of = before[step] * num_micro_batches + packed.row_of % num_micro_batches
     return packed._replace(row_of=row_of, arrival=before[packed.arrival])
