@@ -77,11 +77,7 @@ def deal(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, limit: floa
         for p in range(len(kinds)):
             kind = kinds[p]
             if dealt.tokens[p] + length <= costs.capacity[kind]:
-                done = (
-                    costs.rates[0, kind] * (dealt.work[p] + square)
-                    + costs.rates[1, kind] * (dealt.tokens[p] + length)
-                    + costs.rates[2, kind]
-                )
+                done = seconds_of(costs.rates, kind, dealt.work[p] + square, dealt.tokens[p] + length)
                 if done < least:
                     best, least = p, done
         if best < 0 or least >= limit:
