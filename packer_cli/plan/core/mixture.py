@@ -143,9 +143,7 @@ def _in_tokens(
 def num_weighted(sources: NDArray[np.integer], weights: Sequence[Share], lengths: NDArray[np.integer]) -> float:
     """Estimate the number of samples of an epoch. O(n)."""
     weights = _in_tokens(sources, weights, lengths)
-    counts = np.zeros(len(weights), dtype=np.int64)
-    for first in range(0, len(sources), _BLOCK):
-        counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
+    counts = tokens_of_sources(sources, np.broadcast_to(1, len(sources)), len(weights))
     times = [weight for weight in weights if not isinstance(weight, TokenShare)]
     if len(times) < len(weights):
         tokens = tokens_of_sources(sources, lengths, len(weights))
