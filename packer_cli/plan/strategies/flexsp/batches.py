@@ -30,6 +30,7 @@ Here K counts distinct lengths, and sums come from prefix sums. Price: O(n + K^2
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -316,24 +317,16 @@ def _solve_batch(
 def cut_evenly(tokens: Int64Array, num_parts: int) -> Int64Array:
     """Cut a sequence (int64[n], each at least 1) into at most `num_parts` parts, so that the greatest sum is least.
 
-    Return the places of the cuts, int64[parts - 1]. The paper's dynamic program, by binary search. O(parts log n log
-    sum).
+    Return the places of the cuts, int64[parts - 1]. The paper's dynamic program, by bisection. O(parts log n log sum).
 
     >>> cut_evenly(np.array([5, 4, 3, 3]), 2).tolist()
     [2]
     """
-    ends = np.cumsum(tokens)
-    low, high = max(int(tokens.max()), -(-int(ends[-1]) // num_parts)), int(ends[-1])
-    cuts = np.empty(0, dtype=np.int64)
-    while low <= high:
-        middle = (low + high) // 2
-        found: list[int] = []
-        before = 0
-        while before < ends[-1] and len(found) <= num_parts:
-            found.append(int(np.searchsorted(ends, before + middle, side="right")))
-            before = int(ends[found[-1] - 1])
-        if before >= ends[-1] and len(found) <= num_parts:
-            cuts, high = np.array(found[:-1], dtype=np.int64), middle - 1
-        else:
-            low = middle + 1
-    return cuts
+    total = int(tokens.sum())
+    least = bisect_left(
+        range(total),
+        True,
+        lo=max(int(tokens.max()), -(-total // num_parts)),
+        key=lambda most: len(cut_steps(tokens, most)) <= num_parts + 1,
+    )
+    return cut_steps(tokens, least)[1:-1]
