@@ -187,22 +187,3 @@ def deal(order: Int32Array, num_ranks: int) -> Int32Array:
     slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int32)
     slots[: len(order)] = order
     return slots.reshape(num_iterations, num_ranks)
-
-
-def cut_steps(lengths: NDArray[np.integer], most: int) -> Int64Array:
-    """Cut steps of at most so many tokens; return their starts, and the end (int64[s+1]).
-
-    A longer sample is a step of its own.
-
-    Args:
-        lengths: int[n], tokens, in the order of training.
-
-    >>> cut_steps(np.array([3, 3, 9, 3]), 6).tolist()
-    [0, 2, 3, 4]
-    """
-    ends = np.cumsum(lengths, dtype=np.int64)
-    bounds = [0]
-    while bounds[-1] < len(ends):
-        before = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
-        bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, before + most, side="right"))))
-    return np.array(bounds)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.jit import njit
 from packer_cli.plan.core.csr import argsort_descending
@@ -73,6 +74,20 @@ def next_fit(lengths: Int32Array, capacity: int, is_padded: bool = False, most: 
         num_packs += 1
         offsets[num_packs] = len(lengths)
     return offsets[: num_packs + 1].copy()
+
+
+def cut_steps(lengths: NDArray[np.integer], most: int) -> Int64Array:
+    """Cut steps of at most so many tokens; return their starts, and the end (int64[s+1]).
+
+    A longer sample is a step of its own.
+
+    Args:
+        lengths: int[n], tokens, in the order of training.
+
+    >>> cut_steps(np.array([3, 3, 9, 3]), 6).tolist()
+    [0, 2, 3, 4]
+    """
+    return next_fit(np.minimum(lengths, most).astype(np.int32), most)
 
 
 NEXT_FIT = PackingAlgorithm(name="next-fit", summary="in the order of the corpus; pads most", pack=pack_in_order)

@@ -10,11 +10,11 @@ import numpy as np
 
 from packer_cli.plan.core.cost import GroupCosts, tokens_and_work
 from packer_cli.plan.core.csr import group_by_pack
-from packer_cli.plan.core.iterations import Iterations, Slots, cut_steps
+from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.packing.next_fit import next_fit
+from packer_cli.plan.packing.next_fit import cut_steps, next_fit
 from packer_cli.plan.strategies.assemble import PackSizes, assemble, make_packs, pack_sizes, packs_by_step, scheduled
 from packer_cli.plan.strategies.dynamic_cp.rounds import Rounds, form_rounds, place_freely, rounds_between
 from packer_cli.plan.strategies.dynamic_cp.schedulers import cut_rounds, dynamic_rounds, pack_by_need

@@ -40,10 +40,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.core.cost import GroupCosts, tokens_and_work
-from packer_cli.plan.core.iterations import cut_steps
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
 from packer_cli.plan.packing.ilp.solver import TOLERANCE, add_variable, solve_program
+from packer_cli.plan.packing.next_fit import cut_steps
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, least_seconds, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import MixedIterations, joined, one_iteration
 

@@ -28,10 +28,10 @@ from packer_cli.plan.core.check import MOST_PROCESS_GROUPS
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
 from packer_cli.plan.core.groups import Group
-from packer_cli.plan.core.iterations import cut_steps
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.packing.base import PackingAlgorithm
+from packer_cli.plan.packing.next_fit import cut_steps
 from packer_cli.plan.strategies.hydraulis.candidates import (
     LengthTable,
     fill_up,
