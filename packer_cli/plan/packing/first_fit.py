@@ -52,11 +52,7 @@ def _in_order(lengths: Int32Array, capacity: int) -> tuple[Int64Array, Int32Arra
 @njit(cache=True)
 def first_fit(run_lengths: Int32Array, run_counts: Int64Array, capacity: int) -> tuple[Int32Array, Int32Array, int]:
     """Put each sample in turn into the first pack that has room; arguments and results as in `best_fit`."""
-    total = 0
-    num_samples = 0
-    for run in range(len(run_lengths)):
-        total += run_lengths[run] * run_counts[run]
-        num_samples += run_counts[run]
+    total, num_samples = (run_lengths * run_counts).sum(), run_counts.sum()
     # Two neighbouring packs hold more than one capacity, or the second would not have been opened.
     most_packs = min(2 * (total // capacity) + 2, max(1, num_samples))
     leaves = 1

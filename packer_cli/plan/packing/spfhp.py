@@ -106,9 +106,7 @@ def _write_out(
     order: Int32Array, counts: Int64Array, kinds: Int64Array, num_kinds: int
 ) -> tuple[Int64Array, Int32Array]:
     """Write out the packs of all kinds, each with the next samples of its lengths, longest first."""
-    place = np.zeros(len(counts), dtype=np.int64)
-    for length in range(len(counts) - 2, -1, -1):
-        place[length] = place[length + 1] + counts[length + 1]
+    place = len(order) - np.cumsum(counts)
     num_alike, size, parent, length_of, times = kinds
     offsets = np.zeros(num_alike[:num_kinds].sum() + 1, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int32)
