@@ -87,7 +87,7 @@ def cut_steps(lengths: NDArray[np.integer], most: int) -> Int64Array:
     >>> cut_steps(np.array([3, 3, 9, 3]), 6).tolist()
     [0, 2, 3, 4]
     """
-    return next_fit(np.minimum(lengths, most).astype(np.int32), most)
+    return next_fit(np.minimum(lengths, np.int64(most)).astype(np.int32), most)
 
 
 NEXT_FIT = PackingAlgorithm(name="next-fit", summary="in the order of the corpus; pads most", pack=pack_in_order)
