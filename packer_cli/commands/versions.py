@@ -15,7 +15,8 @@ from packer_cli.errors import UsageError
 from packer_cli.files import intact_or_none, remove_folder
 from packer_cli.format.constants import MANIFEST_NAME, SHARD_MARKERS, STORE_COPY, VALIDATION
 from packer_cli.format.versions import Version, kept, numbered, read_versions, set_at, version_folders
-from packer_cli.remote.path import RemotePath, as_path, paths_below
+from packer_cli.remote.local import is_kept
+from packer_cli.remote.path import RemotePath, as_path, is_remote, paths_below
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.versions import is_begun, make_current, take_plan
 from packer_cli.sizes import counted, format_bytes
@@ -141,6 +142,10 @@ def prune_versions(root: Path, keep: int) -> None:
     stay = [*dict.fromkeys(newest)][:keep]
     gone = [home for home in version_folders(root) if home.name not in stay and is_begun(home)]
     gone = [home for home in gone if ArrayRecords(home / SHARD_MARKERS).pin() is None]
+    read = [] if is_remote(root) else [home for home in gone if any(map(is_kept, home.rglob(MANIFEST_NAME)))]
+    if read:
+        say(f"kept {counted(len(read), 'version')} that a loader reads: {', '.join(home.name for home in read)}")
+    gone = [home for home in gone if home not in read]
     num_bytes = sum(map(_num_bytes, gone))
     for home in gone:
         (home / MANIFEST_NAME).unlink(missing_ok=True)  # First, so that nobody takes the rest for a version.

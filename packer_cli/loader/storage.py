@@ -39,7 +39,7 @@ from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.versions import set_at
 from packer_cli.loader.build_batch import NO_PACK
-from packer_cli.remote.local import CACHE_BYTES, FileCache, KeptFile, cached_name, default_cache_dir, filler
+from packer_cli.remote.local import CACHE_BYTES, FileCache, KeptFile, cached_name, default_cache_dir, filler, keep
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.system import is_url, open_system
 
@@ -54,6 +54,8 @@ class Storage(SetFolder):
         self.verify, self.cache = verify, cache
         self.files_kept = 32 if cache is None else 8
         """Most shards that a reader should keep open."""
+        self._version = None if isinstance(root, RemotePath) else keep(root / MANIFEST_NAME)
+        """The manifest of the version; `hbpack prune` leaves a version that is kept."""
         self._reset()
 
     def _reset(self) -> None:

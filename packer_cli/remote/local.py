@@ -50,6 +50,30 @@ class KeptFile:
             self._close()
 
 
+def keep(path: Path) -> KeptFile:
+    """Keep a local file: whoever would remove it asks `is_kept`. Without locks on its disk, it is not kept."""
+    descriptor = None
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        _lock(descriptor, fcntl.LOCK_SH)
+    return KeptFile(path, descriptor)
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a process on any node keeps a local file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)  # NFS locks nothing exclusively that is open for reading alone.
+    except FileNotFoundError:
+        return False
+    try:
+        _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        _close(descriptor)
+
+
 class FileCache:
     """A folder of files. Stays within `max_bytes`, unless the files being read need more; then it warns.
 
