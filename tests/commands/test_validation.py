@@ -167,7 +167,7 @@ def test_it_follows_to_another_number_of_gpus(out):
     assert json.loads((home(out) / "validation/hbpack.json").read_text())["num_gpus"] == 4
     assert run(main, "verify", out).code == 0
     # As if the run had been killed between the two.
-    rebalance.rebalance(home(out) / "validation", 8, rebalance.Stop(name="the start"))
+    rebalance.deal(home(out) / "validation", 8, rebalance.Stop(name="the start"))
     done = run(main, "verify", out)
     assert "validation: it is for 8 GPUs, and training for 4; run hbpack write" in done.stdout
     assert run(main, "write", out).code == 0
@@ -201,7 +201,7 @@ def test_a_plan_that_is_gone_is_missed(out, packed, chats, pack):
 
 def test_a_set_that_is_gone_is_written_again(out, packed):
     shutil.rmtree(home(out) / "validation")
-    found = f"validation/hbpack.json: it is missing or damaged; run hbpack write {out}\n"
+    found = f"validation/hbpack.json: it is missing; run hbpack write {out}\n"
     assert found in run(main, "verify", out).stdout
     assert run(main, "verify", out, "--repair", "--workers", 1).code == 0
     assert tree(out) == tree(packed)

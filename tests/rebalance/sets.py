@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from packer_cli.commands.rebalance import Stop, rebalance
+from packer_cli.commands import rebalance
+from packer_cli.commands.rebalance import Stop
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.versions import make_current
 from tests.reference import home
@@ -48,7 +49,7 @@ def read_steps(folder: Path, epoch: int, num_steps: int | None) -> tuple[Counter
 
 def deal(out: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
     """Rebalance the current version of a set, as `hbpack rebalance` does."""
-    manifest, is_new = rebalance(home(out), num_gpus, stop, global_tokens)
+    manifest, is_new = rebalance.deal(home(out), num_gpus, stop, global_tokens)
     make_current(out, home(out), manifest, "rebalance")
     return manifest, is_new
 
