@@ -120,3 +120,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+MISSING = "it is missing"
+"""Fault of a file that is not there."""
+
+
+def fault_of(why: object) -> str:
+    """Say what is wrong with a file, to stand after its name: it is missing, or damaged.
+
+    Args:
+        why: its fault in a few words, or the error of whoever read it.
+    """
+    if isinstance(why, FileNotFoundError) or why == MISSING:
+        return "is missing"
+    return f"is damaged ({' '.join(str(getattr(why, 'strerror', None) or why).split())})"

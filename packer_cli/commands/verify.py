@@ -90,7 +90,8 @@ def _verify_validation(own: Path, folder: Path, gpus: int, report: Verified, eng
     """Add the damage of the version's validation set: `hbpack write` of the folder repairs that set, too."""
     manifest = intact_or_none(read_manifest, own)
     if manifest is None:
-        report.add({f"{VALIDATION}/{MANIFEST_NAME}": "it is missing or damaged"}, what_writes_shards(folder))
+        what = "damaged" if (own / MANIFEST_NAME).exists() else "missing"
+        report.add({f"{VALIDATION}/{MANIFEST_NAME}": f"it is {what}"}, what_writes_shards(folder))
         return
     if manifest.num_gpus != gpus:
         what = f"it is for {counted(manifest.num_gpus, 'GPU')}, and training for {gpus:,}"

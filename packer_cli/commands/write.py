@@ -18,7 +18,7 @@ from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Output, make_whole, produce
 from packer_cli.engine.progress import Stopwatch, naming, progress_bar, say, warn
 from packer_cli.engine.sink import FinishedPart
-from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.errors import ConfigError, FormatError, InputError, fault_of
 from packer_cli.files import intact_or_none, link_file, remove_folder
 from packer_cli.folder_lock import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, STORE_COPY, VALIDATION
@@ -245,7 +245,7 @@ class PackedOutput(Output[Manifest]):
                 say(f"the shards are up to date{rebalanced}")
             return True
         for path, why in itertools.islice(damaged.items(), _MOST_WARNINGS):
-            warn(f"{str(self.home / path)!r} is damaged ({why})")
+            warn(f"{str(self.home / path)!r} {fault_of(why)}")
         if len(damaged) > _MOST_WARNINGS:
             warn(f"and {counted(len(damaged) - _MOST_WARNINGS, 'other damaged file')}; hbpack verify lists them all")
         if any(file.kind in ("shard", "tokens") for file in files if file.path in damaged):
@@ -313,6 +313,6 @@ class PackedOutput(Output[Manifest]):
             for name, why in find_damaged_parts(store, replace(index, parts=own), engine).items():
                 path = str(store / name)
                 raise FormatError(
-                    f"token store part {path!r} is damaged ({why}); run the same hbpack tokenize or pack again"
+                    f"token store part {path!r} {fault_of(why)}; run the same hbpack tokenize or pack again"
                 )
         return index

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer_cli.engine.local import Engine
-from packer_cli.errors import FormatError
+from packer_cli.errors import FormatError, fault_of
 from packer_cli.format.arrays import Columns, Lists, dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
@@ -105,7 +105,7 @@ class PackedSet:
             batches = [*map(file.batch, range(file.num_batches))]
         except (OSError, ValueError, pa.ArrowException, FormatError) as error:
             require_damage(error)
-            raise self._damaged(number, str(error)) from None
+            raise self._damaged(number, error) from None
         sizes = [len(batch["pack_id"]) if batch else 0 for batch in batches]
         if sum(sizes) != info.num_packs or any(size != PACKS_PER_BATCH for size in sizes[:-1]):
             why = f"its record batches do not hold {info.num_packs} packs, {PACKS_PER_BATCH} each"
@@ -114,9 +114,9 @@ class PackedSet:
             raise self._damaged(number, "the lengths of its lists do not agree with num_tokens and cu_seqlens")
         return batches
 
-    def _damaged(self, number: int, why: str) -> FormatError:
+    def _damaged(self, number: int, why: object) -> FormatError:
         path = self._folder / self._shards[number].path
-        return FormatError(f"shard {str(path)!r} is damaged or incomplete ({why}); run hbpack write again")
+        return FormatError(f"shard {str(path)!r} {fault_of(why)}; run hbpack write again")
 
     def _values(self, name: str, packs: Int64Array) -> list[Any]:
         """Return the value of each of these packs in a column; shard by shard, as not all can be open."""

@@ -17,6 +17,8 @@ from typing import Any
 
 import xxhash
 
+from packer_cli.errors import MISSING
+
 _BLOCK = 2**20
 _TOO_LITTLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
@@ -67,7 +69,7 @@ def find_damage(path: Path, num_bytes: int | None, xxh3: str, index: str = "hbpa
             return f"{size} bytes, {index} says {num_bytes}"
         found = file_checksum(path)
     except FileNotFoundError:
-        return "it is missing"
+        return MISSING
     except OSError as error:
         require_damage(error)
         return f"it cannot be read: {error.strerror}"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from packer_cli.errors import ConfigError, FormatError, VersionError
+from packer_cli.errors import ConfigError, FormatError, VersionError, fault_of
 from packer_cli.format.checksums import check_bytes, check_json, describe_signature, inside, require_damage, sign_json
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
@@ -260,8 +260,8 @@ class SetFolder:
 
     @property
     def remedy(self) -> str:
-        """The remedy for a damaged file."""
-        return "copy the set again" if is_remote(self.root) else "run hbpack write, which rewrites damaged files"
+        """The remedy for a file that is damaged or missing."""
+        return "copy the set again" if is_remote(self.root) else "run hbpack write, which writes it again"
 
     def name(self, path: str) -> str:
         """Make a file's full name, for messages."""
@@ -279,8 +279,7 @@ class SetFolder:
             yield
         except (FormatError, OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
             require_damage(error)
-            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-            raise FormatError(f"{self.name(path)!r} is missing or damaged ({reason}); {self.remedy}") from None
+            raise FormatError(f"{self.name(path)!r} {fault_of(error)}; {self.remedy}") from None
 
     def read(self, path: str, xxh3: str | None = None) -> pa.Buffer:
         """Read a file whole. Raises OSError, or ValueError, also if it has another checksum."""

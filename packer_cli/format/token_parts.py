@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.errors import FormatError
+from packer_cli.errors import FormatError, fault_of
 from packer_cli.format.arrays import Columns, columns_of
 from packer_cli.format.entries import PartInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
@@ -122,7 +122,7 @@ def _open(
         reader = pa.ipc.open_file(open_part(parts[number]))
         batches = [columns_of(reader.get_batch(i)) for i in range(reader.num_record_batches)]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
+        raise FormatError(f"token part {number} {fault_of(error)}") from None
     first = [0, *itertools.accumulate(len(batch["line"]) for batch in batches)]
     wanted = parts[number].num_samples
     if first[-1] != wanted:

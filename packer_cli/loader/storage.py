@@ -28,7 +28,7 @@ import pyarrow as pa
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
-from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.errors import ConfigError, FormatError, InputError, fault_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import CURRENT, MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import FileInfo, ShardInfo
@@ -341,7 +341,7 @@ class ShardReader:
                 why = str(error)
             if why is not None:
                 name = self.storage.name(part.path)
-                raise FormatError(f"token store part {name!r} is damaged ({why}); run hbpack pack again")
+                raise FormatError(f"token store part {name!r} {fault_of(why)}; run hbpack pack again")
         for entry in self.manifest.shards:
             self._open(entry, is_whole_checked=True).close()
 
@@ -357,16 +357,16 @@ class ShardReader:
                     raise FormatError(damage)
                 source = pa.BufferReader(_map(kept))
                 file = ShardFile(source, self._schema, self._parts if self.manifest.tokens else None)
-                why = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
+                why: object = find_foreign(file.schema, self.manifest.planned_fingerprint, entry.path)
                 if why is None:
                     return _Open(file, kept, entry, is_checked=self.storage.verify == "none")
             except (OSError, FormatError, pa.ArrowException) as error:
                 require_damage(error)
-                why = str(error)
+                why = error
             kept.close()
             self._try_again(entry, why)
 
-    def _try_again(self, entry: ShardInfo, why: str) -> None:
+    def _try_again(self, entry: ShardInfo, why: object) -> None:
         """Discard a damaged copy, which is fetched again once; otherwise raise the error."""
         if not self.storage.discard(entry) or entry.path in self._retried:
             raise self._damaged(entry, why)
@@ -377,7 +377,7 @@ class ShardReader:
 
     def _damaged(self, entry: ShardInfo, why: object) -> FormatError:
         file = self.storage.name(entry.path)
-        return FormatError(f"shard {file!r} is damaged or incomplete ({why}); {self.storage.remedy}")
+        return FormatError(f"shard {file!r} {fault_of(why)}; {self.storage.remedy}")
 
 
 def _map(file: KeptFile) -> pa.Buffer:

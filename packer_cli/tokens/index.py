@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from packer_cli.corpus.types import Source
 from packer_cli.engine.local import Engine
-from packer_cli.errors import FormatError, InputError, VersionError
+from packer_cli.errors import FormatError, InputError, VersionError, fault_of
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import columns_of
 from packer_cli.format.checksums import check_json, describe_signature, find_damage, require_damage, sign_text
@@ -254,14 +254,13 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
     except (OSError, ValueError, pa.ArrowException) as error:
         require_damage(error)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise damaged_part(path, reason) from None
+        raise damaged_part(path, error) from None
     return batches
 
 
-def damaged_part(path: Path | RemotePath, why: str) -> FormatError:
+def damaged_part(path: Path | RemotePath, why: object) -> FormatError:
     """Make the error for a part that is not as it was written."""
-    return FormatError(f"token store part {str(path)!r} is damaged ({' '.join(why.split())}); {remedy(path)}")
+    return FormatError(f"token store part {str(path)!r} {fault_of(why)}; {remedy(path)}")
 
 
 def part_name(part_fingerprint: str) -> str:

@@ -148,7 +148,8 @@ class Verifier:
             self.report.add({path: what}, repairs.get(kinds[path], self._write))
         # What was copied or pushed on its own has no store to which the index would belong.
         if is_in_version(self._folder) and not has_copy(self._folder, self._manifest.tokens_fingerprint):
-            self.report.add({STORE_COPY: "it is missing or damaged"}, self._write)
+            what = "damaged" if (self._folder / STORE_COPY).exists() else "missing"
+            self.report.add({STORE_COPY: f"it is {what}"}, self._write)
         for kind, name in (("shard", "shards"), ("rank", "rank_manifests")):
             self.report.checked[name] = sum(kinds[path] == kind for path in kinds.keys() - found.keys())
         self._note_strangers(set(kinds))

@@ -222,7 +222,7 @@ def test_a_store_of_another_plan(repo, tmp_path):
     (part,) = store_parts(tmp_path / "one")
     shutil.rmtree(tmp_path / "one" / "tokens")
     shutil.copytree(tmp_path / "other" / "tokens", tmp_path / "one" / "tokens")
-    gone = f"token store part '{part}' is damaged (No such file or directory); tokenize again"
+    gone = f"token store part '{part}' is missing; tokenize again"
     for reason in (gone, "has changed since the plan was made; run hbpack plan again"):
         done = export(tmp_path / "one", "nemo-rl", tmp_path / "dir")
         assert (done.code, not (tmp_path / "dir").exists()) == (1, True)

@@ -177,7 +177,7 @@ def test_a_damaged_set(packed, tmp_path):
         assert done.stderr.startswith("error: ")
         assert done.stderr.count("\n") == 1
         assert str(shard) in done.stderr
-        remedy = "run hbpack write, which rewrites damaged files" if damage == "rank" else "run hbpack write again"
+        remedy = "run hbpack write, which writes it again" if damage == "rank" else "run hbpack write again"
         assert remedy in done.stderr
         assert not (tmp_path / "dir").exists()
 

@@ -94,13 +94,11 @@ def test_a_store_that_is_gone(own):
     part = home(own) / store_parts(own)[0].relative_to(own)
     data = part.read_bytes()
     part.unlink()
-    with pytest.raises(
-        FormatError, match=r"shard .* is damaged or incomplete \(token part 0 cannot be read: .*No such"
-    ):
+    with pytest.raises(FormatError, match=r"shard .* is damaged \(token part 0 is missing"):
         PackedDataset(own, 0, 8)[0]
     with pytest.raises(FormatError) as error:
         PackedDataset(own, 0, 8, verify="full")
-    assert str(error.value) == f"token store part {str(part)!r} is damaged (it is missing); run hbpack pack again"
+    assert str(error.value) == f"token store part {str(part)!r} is missing; run hbpack pack again"
     part.write_bytes(data[:-8])
     with pytest.raises(FormatError, match=f"{len(data) - 8} bytes, hbpack.json says {len(data)}"):
         PackedDataset(own, 0, 8)[0]

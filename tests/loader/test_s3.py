@@ -57,7 +57,7 @@ def test_s3_without_an_object_or_a_server(packed: Any, s3: Any, bucket: str, tmp
     system = fsspec.filesystem("s3", **s3)
     shard = shards_of(packed)[0]["path"]
     system.rm_file(f"{bucket}/{shard}".removeprefix("s3://"))
-    with pytest.raises(FormatError, match=f"^shard '{bucket}/{shard}' is damaged or incomplete"):
+    with pytest.raises(FormatError, match=f"^shard '{bucket}/{shard}' is missing; copy the set again"):
         PackedDataset(bucket, 0, 2, cache_dir=tmp_path, verify="full", storage_options=s3)
     with pytest.raises(FormatError, match=r"holds no hbpack.json"):
         PackedDataset(f"{bucket}/nothing", 0, 2, storage_options=s3)

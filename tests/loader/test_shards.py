@@ -141,7 +141,7 @@ def test_a_shard_that_is_cut_short_while_it_is_open(packed: Any, tmp_path: Path)
     with pytest.raises(FormatError) as caught:
         [data[number] for number in range(1, len(data))]
     assert str(caught.value) in {
-        f"shard {str(path)!r} is damaged or incomplete (cut short to 5000 bytes while it was open, hbpack.json says "
-        f"{size}); run hbpack write, which rewrites damaged files"
+        f"shard {str(path)!r} is damaged (cut short to 5000 bytes while it was open, hbpack.json says "
+        f"{size}); run hbpack write, which writes it again"
         for path, size in names.items()
     }

@@ -44,12 +44,12 @@ def test_other_commands_stop_at_damage(own: Packed, tmp_path: Path) -> None:
     cases = [
         ("plan.arrow", ["stats", folder], "run hbpack plan again"),
         ("plan.arrow", ["rebalance", folder, "--gpus", 4], "run hbpack write again"),
-        ("plan.arrow", ["show", folder, "--sample", 3], "run hbpack write, which rewrites damaged files"),
-        (RANK, ["show", folder], "run hbpack write, which rewrites damaged files"),
+        ("plan.arrow", ["show", folder, "--sample", 3], "run hbpack write, which writes it again"),
+        (RANK, ["show", folder], "run hbpack write, which writes it again"),
         (
             RANK,
             ["export", folder, "--to", "parquet", "--output", tmp_path / "x"],
-            "run hbpack write, which rewrites damaged files",
+            "run hbpack write, which writes it again",
         ),
         (shard, ["export", folder, "--to", "parquet", "--output", tmp_path / "x"], "run hbpack write again"),
         *(
@@ -90,8 +90,8 @@ def test_show_checks_the_pack_that_it_shows(own: Packed) -> None:
     done = hbpack("show", own.folder, "--pack", 0)
     assert (done.code, done.stdout) == (1, "")
     assert re.fullmatch(
-        rf"error: {str(path)!r} is missing or damaged \(the checksum of row 0 is \w{{16}}, not \w{{16}} as stored\); "
-        "run hbpack write, which rewrites damaged files\n",
+        rf"error: {str(path)!r} is damaged \(the checksum of row 0 is \w{{16}}, not \w{{16}} as stored\); "
+        "run hbpack write, which writes it again\n",
         done.stderr,
     )
     assert hbpack("show", own.folder, "--pack", 1).code == 0

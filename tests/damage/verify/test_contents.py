@@ -112,13 +112,13 @@ def test_wrong_loss_spans_are_found_without_the_token_store_too(
     done = hbpack("show", own.folder, "--pack", row["pack_id"])
     assert done.code == 1
     assert done.stderr == (
-        f"error: {str(own.home / name)!r} is missing or damaged (its loss spans are wrong); run hbpack write, which "
-        "rewrites damaged files\n"
+        f"error: {str(own.home / name)!r} is damaged (its loss spans are wrong); run hbpack write, which "
+        "writes it again\n"
     )
     done = hbpack("export", own.folder, "--to", "trl", "--output", own.folder.parent / "exported")
     assert done.code == 1
     assert done.stderr.splitlines()[-1] == (
-        f"error: shard {str(own.home / name)!r} is damaged or incomplete (the loss spans of pack {row['pack_id']} "
+        f"error: shard {str(own.home / name)!r} is damaged (the loss spans of pack {row['pack_id']} "
         "are wrong); run hbpack write again"
     )
 
@@ -145,8 +145,8 @@ def test_a_pack_that_contradicts_itself_is_not_shown(own: Packed, column: str, c
     assert (done.code, done.stderr) == (
         1,
         (
-            f"error: {str(own.home / name)!r} is missing or damaged ({why.format(pack)}); run hbpack write, which "
-            "rewrites damaged files\n"
+            f"error: {str(own.home / name)!r} is damaged ({why.format(pack)}); run hbpack write, which "
+            "writes it again\n"
         ),
     )
 

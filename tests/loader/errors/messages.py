@@ -9,7 +9,7 @@ import pytest
 
 from packer_cli.loader import PackedDataset
 
-REMEDY = "run hbpack write, which rewrites damaged files"
+REMEDY = "run hbpack write, which writes it again"
 
 
 def message(kind: type[Exception], path: Path, *args: Any, **kwargs: Any) -> str:

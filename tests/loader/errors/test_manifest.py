@@ -32,7 +32,7 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
     file.write_text("{")
     assert message(FormatError, tmp_path) == (
         f"{str(file)!r} is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
-        "run hbpack write, which rewrites damaged files"
+        "run hbpack write, which writes it again"
     )
     file.write_text('{"format": "other"}')
     assert message(FormatError, tmp_path) == (
