@@ -35,6 +35,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
 _POLL_SECONDS = 0.02
 """Seconds between checks of a file that another process is fetching."""
+_QUIET_SECONDS = 600
+"""Seconds from a warning to the next one."""
 
 
 class KeptFile:
@@ -144,10 +146,9 @@ class FileCache:
                     return
                 release()
                 if not self._reserve(descriptor, num_bytes):
-                    warnings.warn(
+                    self._warn(
                         f"the cache {str(self.folder)!r} exceeds cache_bytes={self.max_bytes:,}, because the shards "
-                        "that this node reads at once need more; increase cache_bytes",
-                        stacklevel=2,
+                        "that this node reads at once need more; increase cache_bytes"
                     )
                     os.ftruncate(descriptor, num_bytes)
             fill(descriptor)
@@ -165,6 +166,15 @@ class FileCache:
             raise
         finally:
             _close(descriptor)
+
+    def _warn(self, text: str) -> None:
+        """Warn, unless a process of this node just did: all ranks and their workers meet the same."""
+        last = self.folder / ".warned"
+        with self._exclusively():
+            is_known = last.exists() and time.time() - last.stat().st_mtime < _QUIET_SECONDS
+            last.touch()
+        if not is_known:
+            warnings.warn(text, stacklevel=2)
 
     def _open_part(self, path: Path, part: Path) -> int | None:
         """Open the unfinished file, locked exclusively; return None once another process has finished it."""

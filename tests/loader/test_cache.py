@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,21 @@ def test_what_is_read_stays_and_the_bound_gives_way_with_a_warning(tmp_path: Pat
     cache.open("five", 10, fill)
     assert [path.name for path in cached(tmp_path)] == ["five", "three"]
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
+
+
+def test_processes_that_share_a_cache_warn_once(tmp_path: Path) -> None:
+    """All ranks of a node, and the workers of each, meet the same; a later run is warned again."""
+
+    def warnings_of(name: str) -> int:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")  # As if each call were of a new process.
+            kept.append(FileCache(tmp_path, 5).open(name, 10, lambda descriptor: None))
+        return len(found)
+
+    kept: list[Any] = []
+    assert [warnings_of(name) for name in ("one", "two", "three")] == [1, 0, 0]
+    os.utime(tmp_path / ".warned", (1, 1))
+    assert [warnings_of(name) for name in ("four", "five")] == [1, 0]
 
 
 def test_a_failed_or_killed_fetch_leaves_nothing(tmp_path: Path) -> None:
