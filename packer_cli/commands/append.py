@@ -183,7 +183,7 @@ _IDENTITY = attrgetter("fingerprint", "chat_template_fingerprint")
 
 def _tokenize_config(index: StoreIndex, sources: Sequence[Source], given: AppendConfig) -> TokenizeConfig:
     """Return the options for these inputs; raise TokenizerError if the tokenizer is not the set's."""
-    limits = given.model_dump(include={"recheck", "max_rejected", "strict"})
+    limits = given.model_dump(include={"exclude", "recheck", "max_rejected", "strict"})
     values = {**asdict(index.options), **limits, "tokenizer": given.tokenizer or index.tokenizer.name}
     config = validate(TokenizeConfig, {**values, "inputs": [*map(_input_text, sources)]})
     found = LoadedTokenizer(config.tokenizer, config.chat_template, config.eos_token).describe()

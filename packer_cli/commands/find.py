@@ -1,7 +1,7 @@
 """`find`: where records went: their samples, packs and shards, and when each pack is trained on which ranks.
 
-Price: the lines of the token store and the tables of the plan, memory-mapped: about 50 bytes a sample. No shard and no
-token is read.
+Price: the lines of the token store and the tables of the plan, memory-mapped: about 50 bytes a sample. Tokens of these
+records alone are read, and no shard.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from packer_cli.remote.path import as_path
 from packer_cli.shards.own_store import open_own_store
 from packer_cli.shards.repair import generation_plan
 from packer_cli.tables.table import Result, Table, cell
+from packer_cli.tokens.content_hash import hashes_of
+from packer_cli.tokens.exclusions import files_named
+from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 
@@ -36,6 +39,8 @@ class Place:
     """Line of the file, or row of a table, from 1."""
     sample: int | None = None
     """Row number in the token store; None: the record was rejected, or the file does not have it."""
+    hash: str | None = None
+    """Hash of the tokens of the whole sample, as `--exclude` takes it."""
     start: int | None = None
     """First token of the piece in its sample."""
     tokens: int | None = None
@@ -100,10 +105,11 @@ def find(path: StrPath, records: str | Sequence[str] = (), *, ids: str | Sequenc
     files = dict.fromkeys(file.path for part in store.index.parts for file in part.files)
     asked = [_place(record, files) for record in path_names(records)] + _with_ids(store, path_names(ids))
     found = store.find(asked)
-    uses = _uses(folder, planned, {sample for samples in found for sample in samples})
+    samples = sorted({sample for samples in found for sample in samples})
+    uses, hashes = _uses(folder, planned, samples), _hashes(store, samples)
     return Places(
         places=tuple(
-            Place(file, line, *use)
+            Place(file, line, *use[:1], *(hashes[sample] for sample in use[:1]), *use[1:])
             for (file, line), samples in zip(asked, found, strict=True)
             for use in [use for sample in samples for use in uses.get(sample, [(sample,)])] or [()]
         )
@@ -127,14 +133,21 @@ def _place(record: str, files: Collection[str]) -> tuple[str, int]:
     name, _, line = record.rpartition(":")
     if not name or not line.isdecimal():
         raise ConfigError(f"{record!r} is not a record; give FILE:LINE, such as chats.jsonl:17")
-    near = [file for file in files if f"/{file}".endswith(f"/{name}") or f"/{name}".endswith(f"/{file}")]
-    if name not in near and len(near) != 1:
+    near = files_named(name, files)
+    if len(near) != 1:
         what = "several files" if near else "not a file"
         raise InputError(f"{name!r} is {what} of the set, which has {', '.join([*(near or files)][:5])}")
-    return name if name in near else near[0], int(line)
+    return near[0], int(line)
 
 
-def _uses(folder: Path, planned: Plan, samples: set[int]) -> dict[int, list[tuple[Any, ...]]]:
+def _hashes(store: TokenStore, samples: Sequence[int]) -> dict[int, str]:
+    """Hash the tokens of these samples."""
+    pieces = StoreSamples(store).all.whole().take(np.array(samples, dtype=np.int64))
+    rows = store.gather(pieces, np.arange(len(samples) + 1))
+    return dict(zip(samples, (f"hash:{each:016x}" for each in hashes_of(rows).tolist()), strict=True))
+
+
+def _uses(folder: Path, planned: Plan, samples: Sequence[int]) -> dict[int, list[tuple[Any, ...]]]:
     """Find where each sample is that is in a pack: the fields of `Place` from `sample` on."""
     plan, manifest = planned.arrays, planned.manifest
     epochs = [(number, 0) for number in range(len(plan.epochs))]

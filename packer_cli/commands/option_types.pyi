@@ -144,6 +144,8 @@ class TokenizeOptions(TypedDict, total=False):
     """Store the tokens that samples of a pair, group or conversation begin with only once."""
     keep_columns: str | None
     """Columns, or keys, of the records to keep beside the samples in the token store, such as id,license."""
+    exclude: str | None
+    """File of records to leave out, one a line: FILE:LINE, id:VALUE or hash:HASH."""
     allow_skipped: bool | None
     """Go on with a folder or pattern of which more bytes are skipped than read."""
     recheck: bool | None
@@ -197,6 +199,8 @@ class AppendOptions(TypedDict, total=False):
     """Input of the set, or a folder above it, that is at NEW now, as OLD=NEW. Its contents must be the same."""
     gone: Literal["keep", "drop"] | None
     """Treatment of files of the set's inputs that are gone: keep their tokens, or drop them from the set."""
+    exclude: str | None
+    """File of records to leave out, one a line: FILE:LINE, id:VALUE or hash:HASH."""
     allow_skipped: bool | None
     """Go on with a new folder or pattern of which more bytes are skipped than read."""
     recheck: bool | None

@@ -184,6 +184,11 @@ class TokenizeConfig(Model):
 
     `hbpack find --id` looks in the first of them. Their texts, numbers and booleans are kept as text, and nothing
     where a record lacks one. A record with a list or an object there is rejected."""
+    exclude: Annotated[str | None, Shown(Panel.TOKENS, "FILE")] = Field(default=None, min_length=1)
+    """File of records to leave out, one a line: FILE:LINE, id:VALUE or hash:HASH.
+
+    FILE:LINE and the hash are those of `hbpack find`; VALUE is one of the first of --keep-columns. The tokens of
+    other records are copied, and no input is read again. The set remembers what was ever excluded."""
     allow_skipped: Annotated[bool, Shown(Panel.TOKENS)] = False
     """Go on with a folder or pattern of which more bytes are skipped than read.
 
@@ -264,6 +269,11 @@ class AppendConfig(Model):
     """Input of the set, or a folder above it, that is at NEW now, as OLD=NEW. Its contents must be the same."""
     gone: Annotated[Literal["keep", "drop"] | None, Shown(is_common=True)] = None
     """Treatment of files of the set's inputs that are gone: keep their tokens, or drop them from the set."""
+    exclude: Annotated[str | None, Shown(Panel.TOKENS, "FILE")] = Field(default=None, min_length=1)
+    """File of records to leave out, one a line: FILE:LINE, id:VALUE or hash:HASH.
+
+    FILE:LINE and the hash are those of `hbpack find`; VALUE is one of the first of --keep-columns. The tokens of
+    other records are copied, and no input is read again. The set remembers what was ever excluded."""
     allow_skipped: Annotated[bool, Shown(Panel.TOKENS)] = False
     """Go on with a new folder or pattern of which more bytes are skipped than read."""
     recheck: Annotated[bool, Shown(Panel.TOKENS)] = False

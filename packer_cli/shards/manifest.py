@@ -237,7 +237,7 @@ class SetWriter:
         self._index.write(self._folder, STORE_COPY)
         if self._options.index_only:
             parts = self._index.parts
-            for name in [*(part.path for part in parts), *(part.rejects_name for part in parts if part.num_rejected)]:
+            for name in [*(part.path for part in parts), *(part.rejects_name for part in parts if part.rejects_xxh3)]:
                 link_file(self._store / name, self._folder / TOKENS / name)
             self._index.write(self._folder / TOKENS)
         for path in self._folder.glob("ranks/rebalanced-*"):

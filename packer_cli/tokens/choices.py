@@ -133,6 +133,8 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     rejected = f"{num_rejected:,} rejected"
     if num_without_loss := index.total("num_without_loss"):
         rejected += f", {num_without_loss:,} of them without loss tokens with --loss-on {index.options.loss_on}"
+    if num_excluded := sum(len(part.excluded) for part in index.parts):
+        rejected += f", {num_excluded:,} of them excluded"
     lines = [f"{done}: {what}, {counted(index.total('num_tokens'), 'token')}, {rejected} ({seconds})"]
     if index.unit == "item":
         lines.append(_items(index))
@@ -198,7 +200,8 @@ def many_rejected(index: StoreIndex, lost: Sequence[str]) -> str | None:
     """
     num_rejected, num_samples = index.total("num_rejected"), index.total("num_samples")
     num_records = num_samples + num_rejected
-    if not num_samples or not (lost or num_rejected - index.total("num_without_loss") > _MANY * num_records):
+    num_refused = sum(file.num_refused for part in index.parts for file in part.files)
+    if not num_samples or not (lost or num_refused > _MANY * num_records):
         return None
     others = f" and {counted(len(lost) - 1, 'other file')}" if len(lost) > 1 else ""
     files = f", among them all of {lost[0]}{others}" if lost else ""

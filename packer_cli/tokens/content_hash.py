@@ -20,7 +20,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.arrays import Columns
 from packer_cli.format.ragged import Lists
+from packer_cli.format.trees import Trees
 from packer_cli.jit import njit
 
 _OFFSET = np.uint64(0xCBF29CE484222325)
@@ -28,6 +30,16 @@ _PRIME = np.uint64(0x100000001B3)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT = np.uint64(33)
+
+
+def hashes_of(batch: Columns) -> NDArray[np.uint64]:
+    """Hash each row of these columns, of samples or of items: uint64[r]."""
+    hashes = np.empty(len(batch["input_ids"].offsets) - 1, dtype=np.uint64)
+    if "segment_starts" in batch:
+        hash_items(*(batch[name] for name in ("input_ids", *Trees._fields)), hashes)
+    else:
+        hash_rows(batch["input_ids"].values, batch["input_ids"].offsets, hashes)
+    return hashes
 
 
 @njit(cache=True, nogil=True)

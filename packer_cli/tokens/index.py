@@ -33,6 +33,8 @@ TOKENS = "tokens"
 INDEX_NAME = "tokens.json"
 WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""
+EXCLUDED = "excluded"
+"""Reason of a record that is left out on request."""
 STORE_FORMAT = "hbpack-tokens"
 STORE_VERSION = 8
 """Version of a store that has trees: a release that knows only flat samples must not read it."""
@@ -68,9 +70,14 @@ class PartFile:
         return self.num_samples + self.num_rejected
 
     @property
+    def num_excluded(self) -> int:
+        """Rejected records that were left out on request."""
+        return self.reasons.get(EXCLUDED, 0)
+
+    @property
     def num_refused(self) -> int:
-        """Rejected records but for those that carry no loss, which are as they should be."""
-        return self.num_rejected - self.num_without_loss
+        """Rejected records but for those without a loss and excluded ones, which are as they should be."""
+        return self.num_rejected - self.num_without_loss - self.num_excluded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +124,8 @@ class PartInfo:
     backend: str
     """The backend that encoded the part."""
     warnings: tuple[str, ...] = ()
+    excluded: tuple[tuple[int, int], ...] = ()
+    """File and line of each record that was left out on request; the part's name covers them, not its fingerprint."""
 
     @property
     def columns(self) -> RowColumns:
@@ -125,8 +134,8 @@ class PartInfo:
 
     @property
     def rejects_name(self) -> str:
-        """File name of its rejected records, if it has any."""
-        return rejects_name(self.path)
+        """File name of its rejected records, without excluded ones, if it has any."""
+        return rejects_name(part_name(self.fingerprint))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +153,8 @@ class StoreIndex:
     library_versions: dict[str, str]
     sources: tuple[Source, ...]
     parts: tuple[PartInfo, ...]
+    excluded: str = ""
+    """Fingerprint of the keys of the records that it leaves out, see `packer_cli.tokens.exclusions`; empty: none."""
 
     def total(self, figure: str) -> int:
         """Sum up a figure of the parts, such as `num_samples`."""

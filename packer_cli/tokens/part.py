@@ -120,6 +120,8 @@ class PartFacts:
     """The tokenizer, without its name."""
     slices: tuple[KnownSlice, ...] = ()
     """The slices as they were read; empty in the index of a store."""
+    excluded: tuple[str, ...] = ()
+    """Keys by which this run has left records out; empty in the index of a store."""
 
 
 class Description(NamedTuple):
@@ -306,15 +308,10 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, columns: RowColumn
         fingerprint=task.fingerprint,
         files=files,
         **{name: sum(getattr(file, name) for file in files) for name in SUMMED},
-        loss_weight=writer.loss_weight,
-        kinds=writer.kinds,
-        num_branches=writer.num_branches,
-        num_flat_tokens=writer.num_flat_tokens,
+        **writer.figures,
         **figures,
         shapes=dict(sorted(shapes.items())),
         unused=dict(sorted((reader.unused + encoder.unused).items())),
-        num_bytes=file.num_bytes,
-        xxh3=file.hexdigest(),
         rejects_xxh3=rejects.xxh3,
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),

@@ -12,7 +12,7 @@ from packer_cli.errors import FormatError
 from packer_cli.files import atomic_file, holds
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import REJECTED_NAME
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex, remedy
+from packer_cli.tokens.index import EXCLUDED, INDEX_NAME, StoreIndex, remedy
 
 
 class RejectedRecord(NamedTuple):
@@ -51,13 +51,14 @@ def store_rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
         FormatError: the store is damaged.
     """
     for part in index.parts:
+        yield from (RejectedRecord(part.files[k].path, line, EXCLUDED) for k, line in part.excluded)
         if part.rejects_xxh3 is None:
             continue
         path = store / part.rejects_name
         why = find_damage(path, None, part.rejects_xxh3, INDEX_NAME)
         if why is not None:
             raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
-        names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
+        names = chain.from_iterable(repeat(file.path, file.num_rejected - file.num_excluded) for file in part.files)
         with path.open(encoding="utf-8", newline="\n") as lines:
             for name, line in zip(names, lines, strict=True):
                 yield RejectedRecord(file=name, **json.loads(line))

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from packer_cli.config import PlannedConfig
 from packer_cli.config.fields import bound_of, format_bound
 from packer_cli.errors import RunError
-from packer_cli.format.trees import Trees
 from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.sizes import counted
-from packer_cli.tokens.content_hash import hash_items, hash_rows
+from packer_cli.tokens.content_hash import hashes_of
 from packer_cli.tokens.duplicates import find_duplicates
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
@@ -44,16 +43,8 @@ class StoreSamples:
         Raises:
             FormatError: a remote part is missing or damaged.
         """
-        hashes = np.empty(len(self.store), dtype=np.uint64)
-        first = 0
-        for batch in self.store.whole_batches():
-            own = hashes[first : first + len(batch["line"])]
-            if "item_kind" in batch:
-                hash_items(*(batch[name] for name in ("input_ids", *Trees._fields)), own)
-            else:
-                hash_rows(batch["input_ids"].values, batch["input_ids"].offsets, own)
-            first += len(own)
-        return hashes
+        batches = self.store.whole_batches()
+        return np.concatenate([np.zeros(0, dtype=np.uint64), *map(hashes_of, batches)])
 
     @cached_property
     def duplicates(self) -> Int32Array:

@@ -30,7 +30,7 @@ def index_of(header: StoreIndex, parts: Iterable[FinishedPart]) -> StoreIndex:
     """
     facts = [part.facts for part in parts]
     infos = tuple(each.part for each in facts)
-    contents = [[part.fingerprint, [file.source for file in part.files]] for part in infos]
+    contents = [[part.fingerprint, [file.source for file in part.files], *part.excluded] for part in infos]
     return replace(
         header,
         fingerprint=fingerprint(contents, [source.share for source in header.sources]),
@@ -58,6 +58,7 @@ def agreed(config: TokenizeConfig, header: StoreIndex, files: Sequence[CorpusFil
         "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
         "the options": fingerprint(vars(header.options)),
         "--date": header.options.date or "",
+        "--exclude": header.excluded,
         "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
     }
 
@@ -150,7 +151,7 @@ def remove_stale(folder: Path, index: StoreIndex) -> None:
     """Remove the parts of another run that neither the index nor a version lists."""
     kept = [index, *(intact_or_none(read_index, home, STORE_COPY) for home in version_folders(folder.parent))]
     parts = [part for each in kept if each is not None for part in each.parts]
-    names = {name for part in parts for name in (part.path, part.num_rejected and part.rejects_name)}
+    names = {name for part in parts for name in (part.path, part.rejects_xxh3 and part.rejects_name)}
     for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
         if path.name not in names:
             path.unlink()

@@ -34,6 +34,7 @@ from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import paths_below
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.choices import changed, choices
+from packer_cli.tokens.exclusions import Exclusions
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
 from packer_cli.tokens.input_slices import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.known_inputs import KnownInputs, KnownSlice
@@ -156,6 +157,7 @@ class StoreOutput(Output[StoreIndex]):
             sources=tuple(self._inputs.sources),
             parts=(),
         )
+        self._exclusions = Exclusions(config.exclude, self.folder, self._header.options.kept, self._before)
 
     def write_share(
         self, engine: Engine, progress: Progress, share: TaskShare
@@ -191,10 +193,10 @@ class StoreOutput(Output[StoreIndex]):
         require_inputs(cuts)
         tasks = part_tasks(config, header, cuts)
         is_there = not share.is_whole and self.listing.exists() and ArrayRecords(self.work).pin() is None
-        repairs = is_there and vouches(before, header, sources, files, tasks)
+        repairs = is_there and vouches(before, header, sources, files, tasks) and self._exclusions.are_of(before)
         parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), facts=PartFacts)
         if not repairs:
-            share.join(agreed(config, header, files))
+            share.join(agreed(config, replace(header, excluded=self._exclusions.agreed), files))
         parts.find(engine, _listed_parts(folder, before, tasks))
         if before and (kept := [task for task in tasks if task.is_kept]):
             lost = [before.parts[int(task.slices[0].file.path)] for task in kept if task.name not in parts.finished]
@@ -210,6 +212,7 @@ class StoreOutput(Output[StoreIndex]):
             self._known.forget()
             raise
         finished = _renamed(parts, tasks, sources, self._begun)
+        self._exclusions.leave_out(engine, folder, finished)
         if not repairs:
             share.record(finished)
         index = index_of(header, finished.values()) if finished else None
@@ -254,6 +257,7 @@ class StoreOutput(Output[StoreIndex]):
             require_one_version(share, parts, sources, files)
         index = index_of(self._header, finished.values())
         require_accepted(index, self.store, first, self._config.max_rejected, strict=self._config.strict)
+        index = self._exclusions.remember(index, finished.values())
         if index != self._before or not self.listing.exists():
             index.write(self.store)
         remove_stale(self.store, index)
@@ -346,10 +350,10 @@ def _listed_parts(folder: Path, index: StoreIndex | None, tasks: Sequence[PartTa
     listed: dict[str, FinishedPart] = {}
     for at, info in enumerate(index.parts):
         files = [WrittenFile(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
-        if info.num_rejected:
+        if info.rejects_xxh3:
             path = folder / info.rejects_name
             num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
-            files.append(WrittenFile(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
+            files.append(WrittenFile(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3))
         facts = PartFacts(part=info, tokenizer=index.tokenizer)
         part = FinishedPart(name="", fingerprint=info.fingerprint, files=tuple(files), facts=facts)
         listed[info.fingerprint] = listed[f"{at}"] = part

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import or_
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.types import TokenBatch
 from packer_cli.files import HashingFile
-from packer_cli.format.arrays import Columns, to_batch
+from packer_cli.format.arrays import Columns, columns_of, to_batch
+from packer_cli.format.items import all_trees
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, mask_to_spans
 from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.schema import ITEM_VALUES, KEPT, RowColumns
@@ -72,13 +74,21 @@ class PartWriter:
         self.num_flat_tokens = 0
         self.of_slices = np.zeros((num_slices, 3), dtype=np.int64)
         """int64[s, 3]: samples, tokens and loss tokens of each slice."""
-        self.loss_weight: float | None = None
+        self.loss_weight: float | None = 0.0 if self._columns.is_weighted else None
         """Sum of the weights of loss tokens; None if they have none."""
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Number of items of each kind; empty without trees."""
-        return {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
+        """Number of items of each kind; empty without trees, and only then."""
+        found = {name: number for name, number in zip(KINDS, self._kinds.tolist(), strict=True) if number}
+        return found or ({KINDS[SAMPLE]: 0} if self._columns.of_items else {})
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Figures of the whole part and of its file, as `PartInfo` names them."""
+        own = ("loss_weight", "kinds", "num_branches", "num_flat_tokens")
+        of_file = {"num_bytes": self._file.num_bytes, "xxh3": self._file.hexdigest()}
+        return of_file | {name: getattr(self, name) for name in own}
 
     def write(self, samples: TokenBatch, items: Items | None = None) -> None:
         """Append samples; `lines` are their keys, see `packer_cli.tokens.input_slices`, and rise from call to call.
@@ -104,32 +114,38 @@ class PartWriter:
         samples, items = join_samples(batches), join_items(of_each)
         self._waiting, self._num_waiting = [], 0
         starts, stops, num_spans, weights = _loss_spans(samples)
-        writer, schema = self._open(RowColumns(bool((weights != 1).any()), bool((items.kinds != SAMPLE).any())))
+        _, schema = self._open(RowColumns(bool((weights != 1).any()), bool((items.kinds != SAMPLE).any())))
         span_ends = np.concatenate([[0], np.cumsum(num_spans)])
         columns: Columns = {"input_ids": Lists(samples.offsets, samples.input_ids)}
         lines = samples.lines
         if self._columns.of_items:
             columns = item_columns(columns["input_ids"], items, num_spans, share_prefixes=self._shares)
             span_ends, lines = span_ends[items.offsets], lines[items.offsets[:-1]]
-            self._kinds += np.bincount(items.kinds, minlength=len(KINDS))
-        num_loss_tokens = count_by_row(starts, stops, span_ends).astype(np.int32)
         columns |= {
             STARTS: Lists(span_ends, starts),
             STOPS: Lists(span_ends, stops),
             WEIGHTS: Lists(span_ends, weights),
-            "num_loss_tokens": num_loss_tokens,
+            "num_loss_tokens": count_by_row(starts, stops, span_ends).astype(np.int32),
             "line": lines & LINE,
         }
         none = [None] * len(self._keep)
         rows = [self._kept.get(line, none) for line in (lines.tolist() if self._keep else ())]
         columns |= {name: pa.array([row[k] for row in rows], pa.string()) for k, name in enumerate(self._keep)}
-        writer.write_batch(to_batch(columns, schema))
-        self.num_branches += len(samples.lines)
-        self.num_flat_tokens += len(samples.input_ids)
-        figures = np.ones_like(lines), np.diff(columns["input_ids"].offsets), num_loss_tokens
-        np.add.at(self.of_slices, lines >> LINE_BITS, np.stack(figures, axis=1))
+        self.write_rows(to_batch(columns, schema), lines >> LINE_BITS)
+
+    def write_rows(self, batch: pa.RecordBatch, slices: NDArray[np.int64]) -> None:
+        """Append a record batch with all columns of the part, whose rows are of these slices, and count its rows."""
+        self._open(RowColumns())[0].write_batch(batch)
+        columns, is_item = columns_of(batch), self._columns.of_items
+        tokens = np.diff(columns["input_ids"].offsets)
+        flat = all_trees(columns).branch_lengths() if is_item else tokens
+        self.num_branches += len(flat)
+        self.num_flat_tokens += int(flat.sum())
+        self._kinds += np.bincount(columns["item_kind"], minlength=len(KINDS)) if is_item else 0
+        figures = np.ones_like(tokens), tokens, columns["num_loss_tokens"]
+        np.add.at(self.of_slices, slices, np.stack(figures, axis=1))
         if self._columns.is_weighted:
-            sums = (stops - starts) * weights.astype(np.float64)
+            sums = (columns[STOPS].values - columns[STARTS].values) * columns[WEIGHTS].values.astype(np.float64)
             self.loss_weight = (self.loss_weight or 0.0) + float(sums.sum())
 
     def _open(self, needed: RowColumns) -> tuple[pa.RecordBatchWriter, pa.Schema]:

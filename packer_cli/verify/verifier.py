@@ -220,9 +220,9 @@ class Verifier:
     def _check_store(self, store: Path, index: StoreIndex) -> dict[str, str]:
         found = find_damaged_parts(store, index, self._engine)
         for part in index.parts:
-            if part.num_rejected:
+            if part.rejects_xxh3:
                 path = store / part.rejects_name
-                why = find_damage(path, None, part.rejects_xxh3 or "unknown", "tokens.json")
+                why = find_damage(path, None, part.rejects_xxh3, "tokens.json")
                 found |= {path.name: why} if why else {}
         self.report.checked["token_parts"] = len(index.parts) - len(found)
         return dict(sorted(found.items()))

@@ -17,6 +17,7 @@ from packer_cli.format.ranks import read_rank_rows
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.own_store import open_own_store
 from tests.cli_runner import run
+from tests.naive.content_hash import content_hash
 from tests.reference import home, read_packs
 
 TRAINED = ("epoch", "step", "iteration", "rank", "ranks")
@@ -38,14 +39,18 @@ def naive_places(folder):
     paths = [
         (shard.path, row) for group in manifest.groups for shard in group.shards for row in range(shard.num_packs)
     ]
+    ids = [row for batch in store.whole_batches() for row in map(batch["input_ids"].row, range(len(batch["line"])))]
     found = {}
     for pack, where in zip(read_packs(folder), paths, strict=True):
         borders = pack["cu_seqlens"].tolist()
         pieces = zip(pack["sample_ids"].tolist(), pack["sample_starts"].tolist(), borders, borders[1:], strict=False)
         for sample, start, begin, end in pieces:
             ((file, line),) = store.locate([sample])
+            digest = f"hash:{content_hash(ids[sample].tolist()):016x}"
             for use in trained.get(pack["pack_id"], [(None,) * len(TRAINED)]):
-                found.setdefault((file, line), []).append((sample, start, end - begin, pack["pack_id"], *where, *use))
+                found.setdefault((file, line), []).append(
+                    (sample, digest, start, end - begin, pack["pack_id"], *where, *use)
+                )
     return {place: sorted(uses, key=str) for place, uses in found.items()}
 
 
