@@ -22,13 +22,13 @@ import numpy as np
 
 from packer_cli.format.ragged import offsets_of, owners
 from packer_cli.jit import njit
-from packer_cli.plan.core.cost import GroupCosts, KernelCosts
+from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import count_lengths, group_by_pack, pack_tokens_and_work, select_packs
 from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.kernels.timed_dealing import Dealt, even_out, seconds_of
+from packer_cli.plan.kernels.timed_dealing import Dealt, even_out
 from packer_cli.plan.strategies.assemble import PackSizes, assemble, make_packs, pack_sizes, packs_by_step, scheduled
 from packer_cli.plan.strategies.flexsp.batches import BatchOptions, plan_batches
 from packer_cli.plan.strategies.flexsp.micro_batch import solve_micro_batch
@@ -140,7 +140,7 @@ def improve_iterations(
 
     No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    evened, seconds, busy = _even_out(found, lengths, costs.arrays, num_gpus)
+    evened, seconds, busy = _exchange_samples(found, lengths, costs, num_gpus)
     places = as_ids(np.arange(len(evened)))
     offsets, members = group_by_pack(evened, places, len(found.kinds))
     samples, bounds = found.samples[members], found.offsets[found.iterations]
@@ -158,40 +158,25 @@ def improve_iterations(
     return MixedIterations(*select_packs(offsets, samples[members], used), kinds[used], first)
 
 
-@njit(cache=True)
-def _even_out(
-    found: MixedIterations, lengths: Int32Array, costs: KernelCosts, num_gpus: int
-) -> tuple[Int32Array, Float64Array, Float64Array]:
-    """Even out each iteration; return each sample's pack (int32[m]), and each one's seconds and busy GPU-seconds.
+def _exchange_samples(
+    found: MixedIterations, lengths: Int32Array, costs: GroupCosts, num_gpus: int
+) -> tuple[Int64Array, Float64Array, Float64Array]:
+    """Even out each iteration; return each sample's pack (int64[m]), and each one's seconds and busy GPU-seconds.
 
-    The latter two are float64[i].
-
-    Packs may become empty.
+    The latter two are float64[i]; GPUs are busy as long as before. Packs may become empty.
     """
-    offsets, samples, kinds, bounds = found
-    pack_of = np.empty(len(samples), dtype=np.int32)
-    seconds, busy = np.zeros((2, len(bounds) - 1))
-    for j in range(len(bounds) - 1):
-        first, stop = bounds[j], bounds[j + 1]
-        begin, end = offsets[first], offsets[stop]
-        length = np.empty(end - begin, dtype=np.int64)
-        group_of = np.empty(end - begin, dtype=np.int64)
-        tokens, work = np.zeros(stop - first, dtype=np.int64), np.zeros(stop - first, dtype=np.int64)
-        for p in range(stop - first):
-            for i in range(offsets[first + p] - begin, offsets[first + p + 1] - begin):
-                length[i] = lengths[samples[begin + i]]
-                group_of[i] = p
-                tokens[p] += length[i]
-                work[p] += length[i] * length[i]
-            own = seconds_of(costs.rates, kinds[first + p], work[p], tokens[p])
-            seconds[j] = max(seconds[j], own)
-            busy[j] += costs.rates[5, kinds[first + p]] * own
-        mean = busy[j] / num_gpus
-        if mean < seconds[j] * (1 - _EVEN):
-            own_kinds = kinds[first:stop]
-            seconds[j] = even_out(length, own_kinds, costs, _STEPS, mean, Dealt(group_of, tokens, work))
-        for i in range(end - begin):
-            pack_of[begin + i] = first + group_of[i]
+    offsets, samples, kinds, first = found
+    tokens, work = pack_tokens_and_work(offsets, samples, lengths)
+    of_packs, bounds, pack_of = costs.seconds(kinds, work, tokens), offsets[first], owners(np.diff(offsets))
+    seconds = np.maximum.reduceat(of_packs, first[:-1]) if len(of_packs) else of_packs
+    taken: Float64Array = costs.rates[5, kinds] * of_packs
+    busy = np.bincount(owners(np.diff(first)), taken, len(seconds)).astype(np.float64)
+    for j in np.flatnonzero(busy / num_gpus < seconds * (1 - _EVEN)).tolist():
+        own, packs = slice(bounds[j], bounds[j + 1]), slice(first[j], first[j + 1])
+        dealt = Dealt(pack_of[own] - first[j], tokens[packs], work[packs])
+        length, mean = lengths[samples[own]].astype(np.int64), float(busy[j]) / num_gpus
+        seconds[j] = even_out(length, kinds[packs], costs.arrays, _STEPS, mean, dealt)
+        pack_of[own] = first[j] + dealt.group_of
     return pack_of, seconds, busy
 
 
