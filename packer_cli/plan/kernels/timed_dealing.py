@@ -55,14 +55,17 @@ def seconds_of(rates: Float64Array, kind: int, work: int, tokens: int) -> float:
 
 
 @njit(cache=True)
-def deal(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, limit: float, dealt: Dealt) -> float:
-    """Deal each sample in turn to the group that would finish first, of equal ones to the first.
+def deal(
+    lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, limit: float, by_room: bool, dealt: Dealt
+) -> float:
+    """Deal each sample in turn to the group that would finish first, of equal ones to the first. O(n p).
 
-    Graham's LPT on unlike machines, with capacities. O(n p).
+    Graham's LPT on unlike machines, with capacities.
 
     Args:
         lengths: int64[n], decreasing.
         limit: give up when a group takes this many seconds.
+        by_room: to the group with the least room that holds it, for batches that hardly fit.
 
     Returns:
         Seconds of the slowest group; infinite if a sample found no room, or the limit was reached.
@@ -73,45 +76,20 @@ def deal(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, limit: floa
     for i in range(len(lengths)):
         length = lengths[i]
         square = length * length
-        best, least = -1, np.inf
+        best, least, seconds = -1, np.inf, 0.0
         for p in range(len(kinds)):
-            kind = kinds[p]
-            if dealt.tokens[p] + length <= costs.capacity[kind]:
-                done = seconds_of(costs.rates, kind, dealt.work[p] + square, dealt.tokens[p] + length)
-                if done < least:
-                    best, least = p, done
-        if best < 0 or least >= limit:
+            room = costs.capacity[kinds[p]] - dealt.tokens[p]
+            if room >= length:
+                done = seconds_of(costs.rates, kinds[p], dealt.work[p] + square, dealt.tokens[p] + length)
+                rank = float(room) if by_room else done
+                if rank < least:
+                    best, least, seconds = p, rank, done
+        if best < 0 or seconds >= limit:
             return np.inf
-        slowest = max(slowest, least)
+        slowest = max(slowest, seconds)
         dealt.group_of[i] = best
         dealt.tokens[best] += length
         dealt.work[best] += square
-    return slowest
-
-
-@njit(cache=True)
-def deal_by_room(lengths: Int64Array, kinds: Int64Array, costs: KernelCosts, dealt: Dealt) -> float:
-    """Deal each sample in turn to the group with the least room that holds it: for batches that hardly fit. O(n p).
-
-    Returns the seconds of the slowest group; infinite if a sample found no room.
-    """
-    dealt.tokens[:] = 0
-    dealt.work[:] = 0
-    for i in range(len(lengths)):
-        length = lengths[i]
-        best, least = np.int64(-1), np.int64(0)
-        for p in range(len(kinds)):
-            room = costs.capacity[kinds[p]] - dealt.tokens[p]
-            if room >= length and (best < 0 or room < least):
-                best, least = np.int64(p), room
-        if best < 0:
-            return np.inf
-        dealt.group_of[i] = best
-        dealt.tokens[best] += length
-        dealt.work[best] += length * length
-    slowest = 0.0
-    for p in range(len(kinds)):
-        slowest = max(slowest, seconds_of(costs.rates, kinds[p], dealt.work[p], dealt.tokens[p]))
     return slowest
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.core.cost import GroupCosts
-from packer_cli.plan.kernels.timed_dealing import Dealt, deal, deal_by_room, even_out
+from packer_cli.plan.kernels.timed_dealing import Dealt, deal, even_out
 from packer_cli.plan.strategies.flexsp.batches import cut_evenly, make_buckets
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
 from packer_cli.plan.strategies.flexsp.packing import cheapest_degrees, pack_by_degree
@@ -72,11 +72,11 @@ def test_dealing_equals_its_twins(costs, lengths, data, limit):
     kinds = data.draw(st.lists(st.integers(0, len(costs) - 1), min_size=1, max_size=4))
     falling = sorted(lengths, reverse=True)
 
-    def run(kernel, *extra):
+    def run(limit, by_room):
         group_of = np.zeros(len(falling), dtype=np.int64)
         tokens, work = np.full((2, len(kinds)), 99, dtype=np.int64)
         dealt = Dealt(group_of, tokens, work)
-        seconds = kernel(np.array(falling), np.array(kinds), costs.arrays, *extra, dealt)
+        seconds = deal(np.array(falling), np.array(kinds), costs.arrays, limit, by_room, dealt)
         if seconds == math.inf:
             return None
         for sums, power in ((tokens, 1), (work, 2)):
@@ -84,8 +84,8 @@ def test_dealing_equals_its_twins(costs, lengths, data, limit):
             assert sums.tolist() == expected.tolist()
         return group_of.tolist(), seconds
 
-    assert run(deal, limit) == naive.deal(falling, kinds, twin, limit)
-    assert run(deal_by_room) == naive.deal_by_room(falling, kinds, twin)
+    assert run(limit, False) == naive.deal(falling, kinds, twin, limit)
+    assert run(math.inf, True) == naive.deal_by_room(falling, kinds, twin)
 
 
 @given(costs=any_costs(), lengths=LENGTHS, data=st.data())

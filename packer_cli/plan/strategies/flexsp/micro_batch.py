@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out, hash_of, seconds_of
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, even_out, hash_of, seconds_of
 
 _POOL = 12
 """Sets of degrees to even out in the end, for small batches; fewer for large ones."""
@@ -148,8 +148,8 @@ def search(
         if pool_seconds[entry] == np.inf:
             break
         kinds = kinds_of(pool[entry])
-        if deal(lengths, kinds, costs, np.inf, dealt) == np.inf:
-            deal_by_room(lengths, kinds, costs, dealt)
+        if deal(lengths, kinds, costs, np.inf, False, dealt) == np.inf:
+            deal(lengths, kinds, costs, np.inf, True, dealt)
         seconds = even_out(lengths, kinds, costs, exchanges, bound, dealt)
         if seconds < best:
             best, best_kinds = seconds, kinds
@@ -244,9 +244,9 @@ def _try(lengths: Int64Array, costs: KernelCosts, counts: Int64Array, dealt: Dea
         return 0
     pool, kinds = tried.pool, kinds_of(counts)
     limit = tried.seconds[len(pool) - 1]
-    seconds = deal(lengths, kinds, costs, limit, dealt)
+    seconds = deal(lengths, kinds, costs, limit, False, dealt)
     if seconds == np.inf and limit == np.inf:
-        seconds = deal_by_room(lengths, kinds, costs, dealt)
+        seconds = deal(lengths, kinds, costs, limit, True, dealt)
     if seconds < limit:
         at = len(pool) - 1
         while at > 0 and tried.seconds[at - 1] > seconds:

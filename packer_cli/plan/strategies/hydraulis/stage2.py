@@ -20,7 +20,7 @@ from packer_cli.jit import njit
 from packer_cli.plan.core.bounds import bound_of_runs
 from packer_cli.plan.core.cost import KernelCosts
 from packer_cli.plan.core.types import Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, deal_by_room, even_out
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, even_out
 from packer_cli.plan.strategies.hydraulis.stage1 import Step, deal_to_pipelines
 
 
@@ -151,9 +151,9 @@ def divide(lengths: Int64Array, costs: KernelCosts, kind: int, slot_of: Int64Arr
         tried += 1
         dealt_pairs += num * v
         kinds, slots = np.full(v, kind), Dealt(dealt, slot_tokens[:v], slot_work[:v])
-        found = deal(lengths, kinds, costs, np.inf, slots)
+        found = deal(lengths, kinds, costs, np.inf, False, slots)
         if found == np.inf:
-            found = deal_by_room(lengths, kinds, costs, slots)
+            found = deal(lengths, kinds, costs, np.inf, True, slots)
         if found == np.inf:
             continue
         enough = greatest + constant
