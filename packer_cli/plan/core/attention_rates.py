@@ -18,13 +18,13 @@ SHORT = 256
 """Queries from which on tiles share the keys that they load (WLB-LLM, section 5.2)."""
 
 
-def tile_work(queries: Any, keys: Any, tile: int = TILE) -> Any:
+def tile_work(queries: Any, keys: Any) -> Any:
     """Count scores that a kernel computes for a piece: queries in whole tiles, keys up to the mean query's last.
 
     >>> tile_work(1, 1000), tile_work(128, 1000)
     (128000.0, 119872.0)
     """
-    return (queries + tile - 1) // tile * tile * (keys - (queries - 1) / 2)
+    return (queries + TILE - 1) // TILE * TILE * (keys - (queries - 1) / 2)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer_cli.format import sharding
 from packer_cli.format.sharding import PLANNED, STRETCHED
 from packer_cli.jit import njit
-from packer_cli.plan.core.attention_rates import TILE, AttentionRates, ShardingRule, tile_work
+from packer_cli.plan.core.attention_rates import AttentionRates, ShardingRule, tile_work
 from packer_cli.plan.core.segments import attention_segments
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, Plan, read_only
 
@@ -69,7 +69,7 @@ def cp_imbalance(plan: Plan) -> Float64Array:
 
     Work is the number of keys that queries see. Price: about 25 ns for each sample and CP rank.
     """
-    return _busiest_ranks(plan, tile=1)
+    return _busiest_ranks(plan, in_tiles=False)
 
 
 def cp_slowdown(plan: Plan) -> Float64Array:
@@ -78,18 +78,19 @@ def cp_slowdown(plan: Plan) -> Float64Array:
     The time is that of the slowest rank, in tiles: a short piece takes as long as a whole tile. Price: as of
     `cp_imbalance`.
     """
-    return _busiest_ranks(plan, tile=TILE)
+    return _busiest_ranks(plan, in_tiles=True)
 
 
-def _busiest_ranks(plan: Plan, tile: int) -> Float64Array:
+def _busiest_ranks(plan: Plan, *, in_tiles: bool) -> Float64Array:
     """Return the work of each pack's busiest rank over an even share of its samples' (float64[p]); 1 without CP."""
     values, cp_sizes = np.ones(len(plan.packs)), _cp_sizes(plan)
     has_cp = cp_sizes > 1
     if has_cp.any():
         lengths, offsets = attention_segments(plan)
         length = lengths.astype(np.int64)
-        whole = np.add.reduceat(tile_work(length, length, tile), offsets[:-1])
-        busiest = _slowest(lengths, offsets, cp_sizes, plan.packs.cp_sharding, _ANY_RATE, tile)
+        work = tile_work(length, length) if in_tiles else length * (length + 1) / 2
+        whole = np.add.reduceat(work, offsets[:-1])
+        busiest = _slowest(lengths, offsets, cp_sizes, plan.packs.cp_sharding, _ANY_RATE, in_tiles)
         values[has_cp] = (busiest * cp_sizes / whole)[has_cp]
     return values
 
@@ -104,17 +105,17 @@ def _slowest(
     cp_sizes: Int64Array,
     codes: NDArray[np.integer],
     by_size: tuple[Int64Array, Int64Array, Float64Array],
-    tile: int = TILE,
+    in_tiles: bool = True,
 ) -> Float64Array:
     """Predict the time of each pack's slowest rank (float64[p]); 0 without CP.
 
     Args:
         codes: int[p], sharding of each pack, of `PLANNED`.
         by_size: as of `AttentionRates`: queries, keys, and rates.
-        tile: queries that count together.
+        in_tiles: whether queries count in whole tiles.
     """
     seconds = np.zeros(len(cp_sizes))
-    _fill(read_only(lengths), read_only(offsets), cp_sizes, codes.astype(np.int64), by_size, tile, seconds)
+    _fill(read_only(lengths), read_only(offsets), cp_sizes, codes.astype(np.int64), by_size, in_tiles, seconds)
     return seconds
 
 
@@ -133,15 +134,17 @@ def _fill(
     cp_sizes: Int64Array,
     codes: Int64Array,
     by_size: tuple[Int64Array, Int64Array, Float64Array],
-    tile: int,
+    in_tiles: bool,
     seconds: Float64Array,
 ) -> None:
     """Fill `seconds` of packs with CP."""
+    queries, keys, rates = by_size
     for k in range(len(cp_sizes)):
         if cp_sizes[k] > 1:
-            of_rank = np.zeros(cp_sizes[k])
-            for rank, q, kv in _pieces(lengths[offsets[k] : offsets[k + 1]], cp_sizes[k], codes[k]):
-                of_rank[rank] += _tile_work(q, kv, tile) / _rate(q, kv, *by_size)
+            of_rank, own = np.zeros(cp_sizes[k]), lengths[offsets[k] : offsets[k + 1]]
+            for rank, q, kv in _per_document(own, cp_sizes[k]) if codes[k] else _per_sequence(own, cp_sizes[k]):
+                work = _tile_work(q, kv) if in_tiles else q * (kv - (q - 1) / 2)
+                of_rank[rank] += work / _rate(q, kv, queries, keys, rates)
             seconds[k] = of_rank.max()
 
 
@@ -170,13 +173,8 @@ def _between(value: int, nodes: Int64Array) -> tuple[int, float]:
 
 
 @njit(cache=True)
-def _pieces(lengths: Int32Array, cp_size: int, code: int) -> Int64Array:
-    """Return pieces (int64[x, 3]: rank, queries, keys) of a row of samples; those of `format.sharding`'s parts."""
-    return _per_document(lengths, cp_size) if code else _per_sequence(lengths, cp_size)
-
-
-@njit(cache=True)
 def _per_sequence(lengths: Int32Array, cp_size: int) -> Int64Array:
+    """Return pieces (int64[x, 3]: rank, queries, keys) of a row of samples; those of `format.sharding`'s parts."""
     num_chunks = 2 * cp_size
     chunk = -(-lengths.sum() // num_chunks)
     pieces = np.empty((len(lengths) + num_chunks, 3), dtype=np.int64)
@@ -196,6 +194,7 @@ def _per_sequence(lengths: Int32Array, cp_size: int) -> Int64Array:
 
 @njit(cache=True)
 def _per_document(lengths: Int32Array, cp_size: int) -> Int64Array:
+    """Return pieces as `_per_sequence`, of samples that are each divided among the ranks."""
     num_chunks = 2 * cp_size
     pieces = np.empty((len(lengths) * 2 * num_chunks, 3), dtype=np.int64)
     places = np.empty(len(lengths) * num_chunks, dtype=np.int64)
