@@ -13,7 +13,8 @@ from tests.cli.test_simulate import CONFIG as MODEL
 
 OPTIONS = (
     "align, allow-skipped, alpaca, append-eos, assume, balance, chat-template, cost, cp-sharding, curriculum-steps, "
-    "date, dedup, dry-run, engine, eos-token, epochs, fill, global-tokens, gpu, gpus, group-algorithm, groups, "
+    "date, dedup, dry-run, engine, eos-token, epochs, exclude, fill, global-tokens, gpu, gpus, group-algorithm, "
+    "groups, "
     "index-only, inputs, items, json, keep, keep-columns, keep-tokens, lockstep, log-format, loss-on, mask, "
     "max-groups, max-length, "
     "max-path-tokens, max-record-bytes, max-rejected, max-samples, model, output, overflow, packing, parallel, "
