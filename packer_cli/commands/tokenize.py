@@ -24,7 +24,7 @@ from packer_cli.format.tokens import InputInfo, SkippedFiles
 from packer_cli.remote.path import as_path, is_remote, paths_below
 from packer_cli.tokens.accounts import files_of, inputs_of, reasons_of
 from packer_cli.tokens.choices import all_rejected, counts, many_rejected, rejected_files, tokenized
-from packer_cli.tokens.index import TOKENS, StoreIndex, read_index
+from packer_cli.tokens.index import TOKENS, StoreIndex, find_unkept, read_index
 from packer_cli.tokens.rejects import store_rejects, write_rejected
 from packer_cli.tokens.stage import StoreOutput
 
@@ -127,6 +127,8 @@ class CorpusStore(StoreOutput):
         if header is None or header.store_fingerprint != index.fingerprint:
             # If there is a plan, the file lists its samples too.
             write_rejected(self.folder, partial(store_rejects, index, self.folder / TOKENS))
+        for name in find_unkept(self.folder / TOKENS, index):
+            warn(f"no record has {name!r}, which --keep-columns names; check the name")
         if not share.is_whole:
             _say_rejected(index, self.folder)
         return index

@@ -168,6 +168,8 @@ def part_lines(part: PartRecord, decode: Decode, style: Style) -> Iterator[str]:
     tokens = f"{counted(part.num_tokens, 'token')} [{part.begin}, {part.begin + part.num_tokens}){flat}"
     piece = f", a piece of its sample, from token {part.start:,} on" if part.start else ""
     yield f"   id {number}, {one_line(place)}, {tokens}, {part.num_loss_tokens:,} trained{piece}"
+    if part.kept:
+        yield _INDENT + ", ".join(f"{name} {one_line(value or '-')}" for name, value in part.kept.items())
     if part.values:
         yield _INDENT + ", ".join(f"{name} {value:.6g}" for name, value in part.values.items())
     if part.segments is None or part.branches is None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError, HbpackError
-from packer_cli.format.arrays import Row, to_numpy
+from packer_cli.format.arrays import Row
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.items import find_wrong_items, loss_by_token, trees_of
 from packer_cli.format.layout import Layout
@@ -22,18 +20,18 @@ from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ragged import offsets_of
 from packer_cli.format.ranks import locate_packs
 from packer_cli.format.records import Hidden
-from packer_cli.format.schema import ITEM_VALUES
+from packer_cli.format.schema import ITEM_VALUES, KEPT
 from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.format.shards import ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import GROUP, KINDS, PAIR, PAIR_ROLES, TURNS
-from packer_cli.remote.local import open_source
 from packer_cli.shards.own_store import own_index, store_of
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.show.decode import CONTEXT, Run
+from packer_cli.tokens.index import read_columns
 
-Origin = tuple[str | None, int | None]
-"""The file and line of a sample; None where the set does not keep its token store."""
+Origin = tuple[str | None, int | None, dict[str, str | None] | None]
+"""The file and line of a sample, and the columns that are kept of its record; None where the set keeps none."""
 _ROLES = {GROUP: "completion", TURNS: "turn"}
 
 
@@ -90,6 +88,8 @@ class PartRecord:
     file: str | None
     line: int | None
     """The record that it comes from; None where the set does not keep its token store."""
+    kept: dict[str, str | None] | None = None
+    """The record's `--keep-columns`, as text; None where the set keeps none."""
     begin: int
     """Its first token in the pack."""
     start: int
@@ -199,31 +199,25 @@ def read_pack(files: SetFolder, manifest: Manifest, pack: int) -> PackRecord:
 def sample_origins(files: SetFolder, samples: NDArray[np.int64]) -> list[Origin]:
     """Find the origin of each sample, by the token store; unknown where the store is gone, or is another one by now.
 
-    Price: the line column of the parts that hold them, 8 bytes a sample.
+    Price: the line column of the parts that hold them, 8 bytes a sample, and their kept columns.
     """
     try:
         header = read_plan_header(files.root / PLAN_NAME)
         index, store = own_index(files.root, header), store_of(files.root, header)
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
         numbers = np.searchsorted(first, samples, side="right") - 1
-        lines = {number: _lines(store / index.parts[number].path) for number in set(numbers)}
+        names = index.options.kept
+        columns = ["line", *(KEPT + name for name in names)]
+        tables = {number: read_columns(store / index.parts[number].path, columns) for number in set(numbers)}
         paths = [file.path for part in index.parts for file in part.files]
         ends = np.cumsum([file.num_samples for part in index.parts for file in part.files])
-        return [
-            (paths[file], int(lines[number][sample - first[number]]))
-            for number, file, sample in zip(
-                numbers.tolist(), np.searchsorted(ends, samples, side="right").tolist(), samples.tolist(), strict=True
-            )
-        ]
+        origins: list[Origin] = []
+        for number, file, sample in zip(numbers, np.searchsorted(ends, samples, side="right"), samples, strict=True):
+            (record,) = tables[number].slice(sample - first[number], 1).to_pylist()
+            origins.append((paths[file], record["line"], {name: record[KEPT + name] for name in names} or None))
+        return origins
     except (HbpackError, OSError, ValueError, TypeError, KeyError, IndexError):
-        return [(None, None)] * len(samples)
-
-
-def _lines(path: Path) -> NDArray[np.int64]:
-    with open_source(path) as source:
-        number = pa.ipc.open_file(source).schema.get_field_index("line")
-        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[number]))
-        return np.array(to_numpy(reader.read_all().column("line").combine_chunks()))
+        return [(None, None, None)] * len(samples)
 
 
 def find_wrong_samples(row: Row) -> str | None:
@@ -267,6 +261,7 @@ def read_parts(row: Row, names: Sequence[str], origins: Sequence[Origin]) -> tup
                 source=source_name(names, int(row["source_ids"][first])),
                 file=origins[first][0],
                 line=origins[first][1],
+                kept=origins[first][2],
                 begin=begin,
                 start=int(row["sample_starts"][first]),
                 num_tokens=end - begin,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,9 +23,9 @@ from packer_cli.format.entries import RelativePath
 from packer_cli.format.items import find_wrong_item
 from packer_cli.format.loss_spans import find_wrong_spans
 from packer_cli.format.records import read_record
-from packer_cli.format.schema import RowColumns, own_columns, token_type
+from packer_cli.format.schema import KEPT, RowColumns, own_columns, token_type
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
-from packer_cli.remote.local import map_file
+from packer_cli.remote.local import map_file, open_source
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.version import __version__
 
@@ -224,6 +225,24 @@ def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[
 
     found = engine.find_faults(find, index.parts, [part.num_bytes for part in index.parts])
     return {part.path: why for part, why in found}
+
+
+def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
+    """Read columns of a part, whose other columns do not travel."""
+    with open_source(path) as source:
+        numbers = [pa.ipc.open_file(source).schema.get_field_index(name) for name in names]
+        return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=numbers)).read_all()
+
+
+def find_unkept(folder: Path, index: StoreIndex) -> list[str]:
+    """Name the columns to keep that no record of a store has. Price: these columns of the first part, as a rule."""
+    lacking = index.options.kept
+    for part in index.parts if lacking else ():
+        found = read_columns(folder / part.path, [KEPT + name for name in lacking])
+        lacking = [name for name in lacking if found[KEPT + name].null_count == len(found)]
+        if not lacking:
+            break
+    return lacking
 
 
 def remedy(path: Path | RemotePath) -> str:

@@ -74,6 +74,33 @@ def test_they_are_kept_as_text(pack, hbpack, corpus, tmp_path):
         find(out, ids="b")
 
 
+def test_show_prints_them(pack, hbpack, corpus, tmp_path):
+    pack(*corpus, "--keep-columns", "id,license", "--groups", "64", "--gpus", 1)
+    shown = {0: {"id": "a", "license": "mit"}, 1: {"id": "7", "license": None}, 5: {"id": "x", "license": None}}
+    for sample, kept in shown.items():
+        done = hbpack("show", tmp_path / "out", "--sample", sample)
+        assert f"   id {kept['id']}, license {kept['license'] or '-'}\n" in done.stdout
+        (view,) = json.loads(hbpack("show", tmp_path / "out", "--sample", sample, "--json").stdout)
+        assert view["samples"][0]["kept"] == kept
+    pack(corpus[0], "--groups", "64", "--gpus", 1, output=tmp_path / "plain")
+    (view,) = json.loads(hbpack("show", tmp_path / "plain", "--sample", 0, "--json").stdout)
+    assert view["samples"][0]["line"] == 1
+    assert "kept" not in view["samples"][0]
+
+
+@pytest.mark.parametrize("shard", [(), ("--shard", "0/2")])
+def test_a_column_that_no_record_has_is_said(hbpack, corpus, tokenizer, tmp_path, shard):
+    words = ("tokenize", *corpus, "--tokenizer", tokenizer, "--keep-columns", "n,uid", "--output", tmp_path / "out")
+    done = hbpack(*words, *shard)
+    if shard:
+        assert "no record has" not in done.stderr  # Of its share alone, it cannot tell.
+        done = hbpack(*words, "--shard", "1/2")
+    assert done.code == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "no record has" in line] == [
+        "warning: no record has 'uid', which --keep-columns names; check the name"
+    ]
+
+
 def test_append_keeps_them_too(pack, hbpack, corpus, lines_of, tmp_path):
     pack(corpus[1], "--keep-columns", "n,id", "--groups", "64", "--gpus", 1)
     done = hbpack("append", tmp_path / "out", lines_of({"text": "more", "n": 2.5}), "--workers", 1)
