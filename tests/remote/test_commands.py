@@ -16,6 +16,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.errors import BusyError
+from packer_cli.export.binary import Megatron
 from packer_cli.remote.path import RemotePath
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.versions import make_current
@@ -274,7 +275,7 @@ def test_megatron_files_are_joined(
     """Files that all parts share: from one run, from the tasks of an array, and after a kill."""
     near = tmp_path / "near"
     words = ("export", packed, "--to", "megatron", "--workers", 1)
-    monkeypatch.setattr("packer_cli.export.binary.Megatron.shard_size", 2**14)
+    monkeypatch.setattr(Megatron, "shard_size", 2**14)
     assert hbpack(*words, "--output", near).code == 0
     wanted = tree(near)
     one, array = bucket / "one", bucket / "array"
@@ -295,7 +296,7 @@ def test_megatron_files_are_joined(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer_cli.export.stage.shutil.copyfileobj", stop)
+        patch.setattr(shutil, "copyfileobj", stop)
         assert hbpack(*words, "--output", killed).code == 130
     pieces = [name for name in killed.find() if ".bin." in name]
     assert len(pieces) > 4
