@@ -59,7 +59,7 @@ def batches(folder: Any, num_gpus: int, epochs: range) -> Iterator[str]:
 
 
 def verify(folder: Any) -> Verified:
-    return check_set(folder, workers=1)
+    return check_set(str(folder), workers=1)
 
 
 def is_found(own: Packed, kind: str, path: Any) -> bool:
