@@ -7,6 +7,7 @@ the set's shards, so all of them have been checked once the export is complete.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,6 +35,7 @@ from packer_cli.folder_lock import TaskLock, hold_folder
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import json_values, read_record
 from packer_cli.format.versions import set_at
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.version import __version__
@@ -182,9 +184,14 @@ class Exporter(Output[ExportListing]):
         facts, files = [part.facts for part in finished], [file for part in finished for file in part.files]
         sink = Sink(folder)
         for number, path in enumerate(job.format.joined):
+            pieces = [part.files[number] for part in finished]
+            if len(pieces) == 1 and not is_remote(folder):
+                os.replace(folder / pieces[0].path, folder / path)
+                sink.files.append(replace(pieces[0], path=path))
+                continue
             with sink.file(path) as whole:
-                for part in finished:
-                    with (folder / part.files[number].path).open("rb") as piece:
+                for each in pieces:
+                    with (folder / each.path).open("rb") as piece:
                         shutil.copyfileobj(piece, whole, _BLOCK)
         job.format.finish(job, facts, files, sink)
         kept = [] if job.format.joined else files
