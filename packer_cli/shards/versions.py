@@ -12,7 +12,16 @@ from pathlib import Path
 
 from packer_cli.errors import BusyError
 from packer_cli.files import intact_or_none, link_file, remove_folder, temporary_name, write_text
-from packer_cli.format.constants import CURRENT, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS, VERSIONS_NAME
+from packer_cli.format.constants import (
+    CURRENT,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REJECTED_NAME,
+    SHARD_MARKERS,
+    STORE_COPY,
+    VALIDATION,
+    VERSIONS_NAME,
+)
 from packer_cli.format.manifest import Manifest, manifest_bytes
 from packer_cli.format.records import json_values
 from packer_cli.format.tokens import InputInfo
@@ -103,9 +112,13 @@ def _shortened(value: object) -> str:
     return textwrap.shorten(str(value), 100, placeholder="...")
 
 
+_ENTRIES = (MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, STORE_COPY, VALIDATION, SHARD_MARKERS, "shards", "ranks")
+"""Names in a version's folder, any of which a killed run may leave."""
+
+
 def is_begun(folder: Path) -> bool:
     """Whether a folder with a version's name holds a version, or what a killed run left of one."""
-    return any((folder / name).exists() for name in (MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS))
+    return any(path.name in _ENTRIES for path in folder.iterdir())
 
 
 def remove_unfinished(root: Path) -> None:

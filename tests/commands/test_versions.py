@@ -121,6 +121,17 @@ def test_prune_leaves_the_newest_and_the_parts_that_they_need(made, tmp_path):
     assert run(main, "verify", f"{out}@3").code == 2
 
 
+@pytest.mark.parametrize("name", ["plan.arrow", "rejected.jsonl", "store.json", "shards", "ranks"])
+def test_prune_removes_what_a_killed_one_left(made, tmp_path, name):
+    out = shutil.copytree(made, tmp_path / "out", symlinks=True)
+    first = out / listed(out)[0]["folder"]
+    for path in [*first.iterdir()]:
+        if path.name != name:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert run(main, "prune", out, "--keep", "1").code == 0
+    assert not first.exists()
+
+
 def test_a_run_prunes_where_it_is_asked_to(made, tmp_path):
     out = shutil.copytree(made, tmp_path / "out", symlinks=True)
     done = run(main, "write", out, "--shard-size", "100kB", "--keep", "1")
