@@ -31,6 +31,8 @@ MARK = "".join(chr(int(digit, 16) + (1 if digit < "8" else 6)) for digit in secr
 white space, and all are ASCII, as most texts: others would double the size of those."""
 MAX_PREFIX_MESSAGES = 100_000
 """Most messages to render, over all renders of one conversation, without marks."""
+_LEAST_HEADER = 3
+"""Chars: less may be chance."""
 _MOST_TAG = 40
 _TAG = re.compile(rf"<[^<>]{{1,{_MOST_TAG}}}>|\[[^][]{{1,{_MOST_TAG}}}\]")
 """A tag, which a header holds whole or not at all."""
@@ -216,6 +218,9 @@ class TurnEdges:
             at = lead.rfind(prompt) if prompt.strip() else -1
             if at >= 0:
                 return lead[: at + len(prompt)]
+        sizes = range(len(self.prompt), _LEAST_HEADER, -1)
+        if any(lead.endswith(self.prompt[:size]) and self.prompt[:size].strip() for size in sizes):
+            return lead
         for tags in TAGS:
             lead = lead.replace(tags.opening, "").replace(tags.closing, "")
         return None if lead.strip() else ""
