@@ -8,7 +8,6 @@ keeps more of it. The order of the iterations is shuffled afterwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +69,7 @@ def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDAr
 
 def spread(
     lengths: Int32Array,
-    own_work: NDArray[Any],
+    own_work: Int64Array,
     order: Int32Array,
     capacity: int,
     num_rows: int,
@@ -89,7 +88,7 @@ def spread(
         evens_tokens: of rows with equal work, take the one with the fewest tokens, and not the first.
     """
     row_of = np.full(len(lengths), -1, dtype=np.int32)
-    (tokens, number), work = np.zeros((2, num_rows), dtype=np.int64), np.zeros(num_rows, dtype=own_work.dtype)
+    tokens, work, number = np.zeros((3, num_rows), dtype=np.int64)
     _spread(lengths, own_work, order, capacity, most, evens_tokens, row_of, tokens, work, number)
     return row_of
 
@@ -97,14 +96,14 @@ def spread(
 @njit(cache=True)
 def _spread(
     lengths: NDArray[np.int32],
-    own_work: NDArray[Any],
+    own_work: NDArray[np.int64],
     order: NDArray[np.int32],
     capacity: int,
     most: int,
     evens_tokens: bool,
     row_of: NDArray[np.int32],
     tokens: NDArray[np.int64],
-    work: NDArray[Any],
+    work: NDArray[np.int64],
     number: NDArray[np.int64],
 ) -> None:
     """Write to `row_of`, and each row's `tokens`, `work` and `number` of samples, zeros at first: the kernel."""

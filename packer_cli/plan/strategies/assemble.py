@@ -16,25 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.ragged import begins_run
+from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, segment_sums
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
-from packer_cli.plan.core.groups import UNLIMITED
 from packer_cli.plan.core.iterations import Iterations, one_group_each, order_slots
 from packer_cli.plan.core.schedule import schedule_epoch
 from packer_cli.plan.core.segments import aligned_lengths, padded_lengths
-from packer_cli.plan.core.types import (
-    FILLER,
-    Float64Array,
-    Int32Array,
-    Int64Array,
-    Packs,
-    Pieces,
-    Plan,
-    Schedule,
-    as_ids,
-)
-from packer_cli.plan.kernels.balance import spread
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.strategies.protocol import PlanRequest
 
 
@@ -185,9 +173,34 @@ def _dealt(schedule: Schedule, iteration: Int64Array, times: Float64Array) -> In
         times: float64[k]; 0 for fillers, so they come last and go to the replica with the least time.
     """
     order = np.lexsort((-times, schedule.slot_group, iteration))
-    runs = np.flatnonzero(begins_run(iteration[order], schedule.slot_group[order]))[1:]
+    key = iteration[order] * (int(schedule.slot_group.max(initial=0)) + 1) + schedule.slot_group[order]
+    begins = np.append(np.flatnonzero(np.diff(key, prepend=-1)), len(key))
     dealt = np.empty(len(order), dtype=np.int64)
-    for own in np.split(order, runs):
-        replicas, number = np.unique(schedule.slot_first_gpu[own]), np.ones(len(own), dtype=np.int32)
-        dealt[own] = replicas[spread(number, times[own], as_ids(np.arange(len(own))), UNLIMITED, len(replicas))]
+    dealt[order] = _deal(begins, schedule.slot_first_gpu[order].astype(np.int64), times[order])
+    return dealt
+
+
+@njit(cache=True)
+def _deal(begins: Int64Array, first_gpu: Int64Array, times: Float64Array) -> Int64Array:
+    """Deal slots, run by run, to the replicas of the run; return the first GPU (int64[k]) of each.
+
+    Args:
+        begins: int64[r+1], where each run begins.
+        first_gpu: int64[k], each replica of a run at least once.
+        times: float64[k], falling in a run.
+    """
+    dealt = np.empty(len(first_gpu), dtype=np.int64)
+    for run in range(len(begins) - 1):
+        begin, end = begins[run], begins[run + 1]
+        replicas = np.unique(first_gpu[begin:end])
+        loads = np.zeros(len(replicas))
+        counts = np.zeros(len(replicas), dtype=np.int64)
+        for k in range(begin, end):
+            least = 0
+            for r in range(1, len(replicas)):
+                if loads[r] < loads[least] or (loads[r] == loads[least] and counts[r] < counts[least]):
+                    least = r
+            loads[least] += times[k]
+            counts[least] += 1
+            dealt[k] = replicas[least]
     return dealt
