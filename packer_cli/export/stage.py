@@ -182,6 +182,8 @@ class Exporter(Output[ExportListing]):
         job, folder, recorded = self._job, self.folder, merged(parts)
         finished = [recorded[part.name] for part in job.parts]
         facts, files = [part.facts for part in finished], [file for part in finished for file in part.files]
+        if job.format.joined and not share.is_whole:  # Other tasks have written most of them, on their machines.
+            _require_intact(job, files, share)
         sink = Sink(folder)
         for number, path in enumerate(job.format.joined):
             pieces = [part.files[number] for part in finished]
@@ -238,6 +240,15 @@ def _mark_folder(folder: Path, header: ExportHeader) -> None:
     """Mark a folder as this export's, should the run be killed."""
     if not (folder / WORK / NAME).exists():
         write_json(folder / WORK / NAME, header)
+
+
+def _require_intact(job: Job, files: Sequence[WrittenFile], share: TaskShare) -> None:
+    """Let the array start over, and raise FormatError, where a file is not as its task has written it."""
+    wrong = next((file.path for file in files if not file.is_intact(job.folder / file.path)), None)
+    if wrong is not None:
+        share.start_over()
+        _mark_folder(job.folder, job.header)
+        raise FormatError(f"{str(job.folder / wrong)!r} is missing or damaged; run all tasks of the array again")
 
 
 def _write_parts(job: Job, parts: Parts[Part], engine: Engine, progress: Progress) -> None:

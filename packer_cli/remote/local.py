@@ -63,8 +63,9 @@ def keep(path: Path) -> KeptFile:
 
 def is_kept(path: Path) -> bool:
     """Whether a process on any node keeps a local file."""
+    may_write = os.access(path, os.W_OK)  # NFS locks nothing exclusively that is open for reading alone.
     try:
-        descriptor = os.open(path, os.O_RDWR)  # NFS locks nothing exclusively that is open for reading alone.
+        descriptor = os.open(path, os.O_RDWR if may_write else os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -111,8 +112,13 @@ class FileCache:
 
     def find(self, name: str, num_bytes: int) -> KeptFile | None:
         """Open the file with this name and size if it is there."""
-        descriptor = self._open_shared(self.folder / name, num_bytes)
-        return None if descriptor is None else KeptFile(self.folder / name, descriptor)
+        path = self.folder / name
+        descriptor = self._open_shared(path, num_bytes)
+        if descriptor is None:
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return KeptFile(path, descriptor)
 
     def discard(self, name: str) -> None:
         """Remove a damaged file; processes that have it open can still read it."""
@@ -281,10 +287,17 @@ CACHE_BYTES = 64 * 2**30
 
 
 def default_cache_dir() -> Path:
-    """Return `$HBPACK_CACHE`, else `hbpack` in the user's cache folder."""
+    """Return `$HBPACK_CACHE`, else `hbpack` in the user's cache folder.
+
+    Raises:
+        OSError: the user has no home.
+    """
     if "HBPACK_CACHE" in os.environ:
         return Path(os.environ["HBPACK_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hbpack"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hbpack"
+    except RuntimeError:
+        raise OSError("the user has no home folder for a cache; name one: export HBPACK_CACHE=FOLDER") from None
 
 
 def cached_name(xxh3: str, num_bytes: int) -> str:
@@ -341,14 +354,14 @@ def find_copy(path: RemotePath, version: ObjectInfo, *, fetch: bool = False) -> 
 
     Args:
         version: size and ETag, which reads can name.
-        fetch: make the copy if it would take less than half of the room on the disk of the cache.
+        fetch: make the copy, unless it would take a quarter of the cache, half of the room on its disk, or the last
+            fifth of that disk.
 
     Raises:
         RunError: the object is no longer of this version.
     """
     num_bytes = int(version["size"])
     name = cached_name(xxhash.xxh3_128_hexdigest(f"{path} {version['ETag']}".encode()), num_bytes)
-    cache = FileCache(default_cache_dir(), CACHE_BYTES)
 
     def fill(descriptor: int) -> None:
         with (
@@ -358,9 +371,11 @@ def find_copy(path: RemotePath, version: ObjectInfo, *, fetch: bool = False) -> 
             shutil.copyfileobj(raw, file, LARGEST_BLOCK)
 
     with suppress(OSError, RemoteError):  # Whoever reads the object itself says what is wrong with it.
-        if fetch:
+        cache = FileCache(default_cache_dir(), CACHE_BYTES)
+        if fetch and 4 * num_bytes < CACHE_BYTES:
             cache.folder.mkdir(parents=True, exist_ok=True)
-            if 2 * num_bytes < shutil.disk_usage(cache.folder).free:
+            disk = shutil.disk_usage(cache.folder)
+            if num_bytes < min(disk.free // 2, disk.free - disk.total // 5):
                 cache.fetch(name, num_bytes, fill)
         return cache.find(name, num_bytes)
     return None

@@ -96,6 +96,8 @@ def _with_address(error: Exception) -> str:
     return str(error)
 
 
+_systems: dict[tuple[Any, ...], Any] = {}
+"""The file systems that this process has opened, for all of its threads: fsspec may open one for each."""
 _answered: set[Any] = set()
 """File systems that have answered a request."""
 
@@ -108,7 +110,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     """Return (fsspec file system, path of the URL in it), without contacting the storage.
 
-    A process opens a file system once, for all of its threads; fsspec keeps it.
+    A process opens a file system once, for all of its threads.
 
     Args:
         options: of the file system, such as credentials; without them it looks where its own tools do.
@@ -121,7 +123,9 @@ def open_system(url: str, options: StorageOptions) -> tuple[Any, str]:
         import fsspec
 
         # A listing that was cached could miss what another process has written since.
-        system, path = fsspec.url_to_fs(url, **{"use_listings_cache": False, **options})
+        found, path = fsspec.url_to_fs(url, **{"use_listings_cache": False, **options})
+        scheme, _, rest = url.partition("://")
+        system = _systems.setdefault((os.getpid(), scheme, rest.partition("/")[0], repr(options)), found)
         return system, path.rstrip("/")
     except ModuleNotFoundError as error:
         raise ImportError(f"{url!r} needs {error.name}: pip install {error.name}") from None

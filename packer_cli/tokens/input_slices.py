@@ -84,7 +84,7 @@ def list_units(files: Sequence[CorpusFile], num_tasks: int = 1) -> list[Unit]:
     own group, maybe the next ones, and no group far behind it.
 
     Args:
-        num_tasks: of the array; a file is divided among them if it is more than the share of one, and not compressed.
+        num_tasks: of the array; a file is divided if it is more than half the share of one, and not compressed.
     """
     groups: list[list[CorpusFile]] = []
     held = GROUP_BYTES + 1
@@ -102,7 +102,7 @@ def list_units(files: Sequence[CorpusFile], num_tasks: int = 1) -> list[Unit]:
             Unit(number=number, files=tuple(group), is_shared=stop - start <= GROUP_BYTES, start=start, stop=stop)
         )
         number, start = number + len(group), stop
-    return [replace(unit, is_divided=_may_divide(unit) and unit.weight * num_tasks > start) for unit in units]
+    return [replace(unit, is_divided=_may_divide(unit) and 2 * unit.weight * num_tasks > start) for unit in units]
 
 
 def _may_divide(unit: Unit) -> bool:

@@ -162,6 +162,19 @@ def test_a_listing_of_another_release_vouches_for_no_file(packed, exported, tmp_
     assert files(output) == files(exported(name))
 
 
+def test_a_piece_that_is_damaged_before_it_is_joined_is_written_again(packed, exported, tmp_path):
+    output = tmp_path / "array"
+    assert export(packed, "megatron", output, *SIZE, "--shard", "0/2").code == 0
+    piece = min(path for path in output.rglob("*") if ".bin." in path.name and path.is_file())
+    piece.write_bytes(piece.read_bytes()[:-1])
+    done = export(packed, "megatron", output, *SIZE, "--shard", "1/2")
+    assert done.code == 1
+    assert f"{str(piece)!r} is missing or damaged; run all tasks of the array again" in done.stderr
+    for task in ("0/2", "1/2"):
+        assert export(packed, "megatron", output, *SIZE, "--shard", task).code == 0
+    assert files(output) == files(exported("megatron"))
+
+
 def test_a_lost_index_is_written_again(packed, exported, tmp_path):
     output = shutil.copytree(exported("megatron"), tmp_path / "dir")
     (output / "tokens.idx").unlink()

@@ -206,7 +206,7 @@ def test_where_the_cache_has_no_room_an_object_is_read_twice(
     path = bucket / "corpus" / "a.jsonl"
     path.write_bytes(text_of(1) * 150_000)
     words = ("tokenize", path, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--workers", 1, "--output")
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=10, free=1))
     s3.sent.clear()
     assert hbpack(*words, tmp_path / "out").code == 0
     assert s3.sent[path.url.removeprefix("s3:/")] == pytest.approx(2 * path.stat().st_size, rel=0.1)

@@ -154,9 +154,10 @@ def test_a_task_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
         assert [(cut.start, cut.stop) for cut in cuts] == [
             (0, 2 * size), (2 * size, 5 * size), (5 * size, 8 * size), (8 * size, 11 * size), (11 * size, 12 * size),
         ]  # fmt: skip
-        # A file that is no more than the share of a task is of one task.
-        alone = cut_units(list_units(files, 1)[1:2], engine)
-        assert [(cut.start, cut.stop) for cut in alone] == 3 * [(2 * size, 11 * size)]
+        # A file that is no more than half the share of a task is of one task.
+        (alone,) = (unit for unit in list_units(9 * files, 2)[:2] if not unit.is_shared)
+        cut = cut_units([alone], engine)
+        assert [(each.start, each.stop) for each in cut] == 3 * [(2 * size, 11 * size)]
         for name in ("a", "empty", "c"):
             (tmp_path / f"{name}.jsonl").unlink()
         assert cut_units(units[1:2], engine) == cuts[1:4]

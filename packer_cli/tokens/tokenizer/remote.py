@@ -26,7 +26,7 @@ def copy_of(url: str, names: tuple[str, ...], patterns: tuple[str, ...]) -> Path
     found = {each for each in folder.iterdir() if each.name in (*names, path.name)}
     found |= {each for pattern in patterns for each in folder.glob(pattern)}
     versions = sorted((str(each.relative_to(folder)), version_of(each.info())) for each in found)
-    copy = default_cache_dir() / f"tokenizer-{fingerprint(str(folder), versions)}"
+    copy = default_cache_dir() / ".tokenizers" / fingerprint(str(folder), versions)
     for name, _ in versions:
         if not (copy / name).exists():
             with atomic_file(copy / name) as file:
