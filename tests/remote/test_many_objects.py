@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -170,9 +172,12 @@ def test_what_turns_out_to_be_wrong_is_forgotten(tokenize: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize(("name", "workers"), [("a.jsonl", 1), ("a.jsonl.gz", 3), ("a.parquet", 1)])
 def test_a_large_object_is_fetched_once(
-    s3: S3Server, bucket: RemotePath, hbpack: Callable[..., Done], repo: Path, tmp_path: Path, name: str, workers: int
+    s3: S3Server, bucket: RemotePath, repo: Path, tmp_path: Path, name: str, workers: int
 ) -> None:
-    """For all workers, and for another tokenizer, while the disk of the cache has room; the bytes are the same."""
+    """For all workers, and for another tokenizer, while the disk of the cache has room; the bytes are the same.
+
+    In a process of its own, whose workers have its environment.
+    """
     lines = b"".join(json.dumps({"text": os.urandom(900).hex()}).encode() + b"\n" for _ in range(6000))
     local = tmp_path / name
     if name.endswith("parquet"):
@@ -186,8 +191,8 @@ def test_a_large_object_is_fetched_once(
     def tokenize(place: object, out: str, *words: object) -> int:
         s3.sent.clear()
         given = ("--tokenizer", repo / "examples" / "sample" / "tokenizer", "--output", tmp_path / out)
-        done = hbpack("tokenize", place, *given, "--workers", workers, *words)
-        assert done.code == 0, done.stderr
+        asked = [sys.executable, "-m", "packer_cli", "tokenize", place, *given, "--workers", workers, *words]
+        subprocess.run([*map(str, asked)], check=True)
         return s3.sent[key]
 
     size = local.stat().st_size

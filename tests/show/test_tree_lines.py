@@ -24,7 +24,7 @@ def branch(masked: str, trained: str, rest: str = "") -> Branch:
 def items_of(*items: Item) -> tuple[PartRecord, ...]:
     row = row_of(items)
     row["rewards"][:2] = 0.5, -1
-    return read_parts(row, ["chats"], [("chats.jsonl", 3)] * len(row["item_ids"]))
+    return read_parts(row, ["chats"], [("chats.jsonl", 3, None)] * len(row["item_ids"]))
 
 
 def drawn(item: PartRecord, **style: object) -> list[str]:
@@ -90,7 +90,7 @@ def test_long_lines_go_on_and_long_texts_are_shortened() -> None:
 def test_each_segment_is_drawn_once_in_its_order(items: list[Item]) -> None:
     row = row_of([item._replace(branches=[Branch([ord("a") + i for i in b.ids], b.spans) for b in item.branches])
                   for item in items])  # fmt: skip
-    found = read_parts(row, ["chats"], [(None, None)] * len(row["item_ids"]))
+    found = read_parts(row, ["chats"], [(None, None, None)] * len(row["item_ids"]))
     for item, record in zip(items, found, strict=True):
         lines = drawn(record)
         text = "".join(re.sub(".*[|] ", "", line) for line in lines if " | " in line)

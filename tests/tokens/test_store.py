@@ -226,7 +226,7 @@ def holds(**columns):
         (says(loss_weight=None), "it has other columns"),
         (says(num_samples=3), "it does not hold its 3 samples"),
         (says(num_bytes=1), "it has N bytes instead of 1"),
-        (says(path="gone.arrow"), "No such file or directory"),
+        (says(path="gone.arrow"), None),
     ],
 )
 def test_damage_is_named(tmp_path, change, why):
@@ -236,7 +236,8 @@ def test_damage_is_named(tmp_path, change, why):
         open_store(tmp_path)
     (part,) = read_index(tmp_path).parts
     found = re.sub(r"has \d+ bytes", "has N bytes", str(error.value))
-    assert found == f"token store part {str(tmp_path / part.path)!r} is damaged ({why}); tokenize again"
+    fault = f"damaged ({why})" if why else "missing"
+    assert found == f"token store part {str(tmp_path / part.path)!r} is {fault}; tokenize again"
 
 
 def test_a_store_of_another_version(tmp_path):

@@ -54,10 +54,6 @@ def place(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (
-            ["report", "lengths.txt", "-o", "s3://bucket/report.html"],
-            "s3://bucket/report.html: this must be a local file or folder; name a local path",
-        ),
-        (
             ["init", "chats.jsonl", "--model", "s3://bucket/model", "--gpu", "h100"],
             "s3://bucket/model: this must be a local file or folder; name a local path",
         ),
