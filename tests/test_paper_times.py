@@ -8,6 +8,8 @@ from packer_cli.simulate.epoch import PARTS, simulate
 from tests.benchmark.paper import Mix
 from tests.benchmark.paper_times import FULL, LLAMA_8B, ROWS, from_the_papers_profile, make_plans, model_of, ratios
 
+pytestmark = pytest.mark.slow
+
 SORTED = "LongAlign, sorted"
 
 

@@ -28,9 +28,8 @@ def test_the_examples_run(sample, tmp_path, monkeypatch):
     for name in COMMANDS:
         if name in NEED_A_GPU:
             continue
-        assert examples(name), name
+        assert any(words[:2] == ["hbpack", name] for words in examples(name)), name
         for words in examples(name):
-            assert words[:2] == ["hbpack", name]
             if "--push-to-hub" in words:
                 continue  # The docs have it, too, and their blocks run beside a Hub.
             done = run(main, *words[1:])

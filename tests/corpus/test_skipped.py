@@ -64,7 +64,9 @@ def test_bz2_and_xz(tmp_path: Path, name: str, num_streams: int) -> None:
     assert texts(save(tmp_path / name, data)) == expected
 
 
-@pytest.mark.parametrize(("suffix", "compress"), [("bz2", bz2.compress), ("xz", lzma.compress)])
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [("bz2", bz2.compress), pytest.param("xz", lzma.compress, marks=pytest.mark.slow)]
+)
 def test_damaged_bz2_and_xz(tmp_path: Path, suffix: str, compress: Compress) -> None:
     whole = compress(lines("a", 100_000))  # Of several blocks.
     path = save(tmp_path / f"a.jsonl.{suffix}", whole[:-40])

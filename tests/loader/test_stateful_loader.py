@@ -96,7 +96,7 @@ def save_everywhere(loader: StatefulDataLoader, last: int) -> list[tuple[int, in
     ("options", "every"),
     [
         pytest.param({}, 1, id="0"),
-        pytest.param({"num_workers": 2}, 4, id="2"),
+        pytest.param({"num_workers": 2}, 4, id="2", marks=pytest.mark.slow),
         pytest.param({"num_workers": 2, "persistent_workers": True}, 4, id="2-persistent"),
         *(pytest.param(*each.values, 1, id=f"{each.id}-all", marks=pytest.mark.slow) for each in WORKERS[1:]),
     ],

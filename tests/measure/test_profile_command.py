@@ -168,6 +168,7 @@ def test_rows_without_one_of_a_single_sample_are_fitted(config, tmp_path):
     assert len(profile.iterations) == 2 + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["sharded", pytest.param("whole", marks=pytest.mark.slow)])
 def test_two_processes_measure_real_all_to_alls(config, tmp_path, weights):
     """Under torchrun: FSDP may share the weights, Ulysses the rows; only one process writes and speaks."""

@@ -16,7 +16,7 @@ loads = st.tuples(st.integers(1, 400), st.integers(1, 30), st.integers(0, 30))
 packs_of_items = st.lists(st.lists(loads, min_size=1, max_size=24), min_size=1, max_size=6)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(packs_of_items, st.integers(0, 40), st.integers(1, 4))
 def test_refine_equals_its_twin(packs, extra, num_ranks):
     packs = [sorted(pack, key=lambda item: -item[0]) for pack in packs]

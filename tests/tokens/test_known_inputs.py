@@ -109,6 +109,7 @@ def test_a_file_that_was_just_written_is_read_again(run: Run, cut: list[str], tm
     assert cut == ALL
 
 
+@pytest.mark.slow
 def test_a_writer_that_holds_the_file_mapped(corpus: Path, run: Run) -> None:
     """Its second store to a page moves no time of the file."""
     path = corpus / "a.jsonl"

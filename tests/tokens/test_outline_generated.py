@@ -123,7 +123,7 @@ def test_generated_templates_are_filled_as_rendered() -> None:
     @given(
         st.sampled_from(STATEMENTS), st.sampled_from(EXPRESSIONS), st.sampled_from(OPERANDS), st.sampled_from(OPERANDS)
     )
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     def check(statement: str, expression: str, one: str, other: str) -> None:
         nonlocal num_outlined
         num_outlined += outlined(statement.format(e=expression.format(a=f"({one})", b=f"({other})")))

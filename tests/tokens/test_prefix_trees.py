@@ -36,7 +36,7 @@ def items(draw):
 
 
 @given(st.lists(items(), min_size=1, max_size=4), st.sampled_from([1, 2, 3, 5, 13]), st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_trees_are_those_of_a_trie(items, share_from, is_wide):
     for (ids, trees), item in zip(trees_of(items, share_from, np.int32 if is_wide else np.uint16), items, strict=True):
         twin = naive.make_tree(item, share_from)
