@@ -40,17 +40,8 @@ from packer_cli.config import (
     WriteConfig,
 )
 from packer_cli.config.fields import shown_default
-from packer_cli.config.models import (
-    AppendConfig,
-    BoundConfig,
-    EngineConfig,
-    ExportConfig,
-    JobConfig,
-    RebalanceConfig,
-    RepeatConfig,
-    TrainConfig,
-    WorkersConfig,
-)
+from packer_cli.config.models import AppendConfig, EngineConfig, JobConfig, WorkersConfig
+from packer_cli.config.set_options import BoundConfig, ExportConfig, RebalanceConfig, RepeatConfig, TrainConfig
 from packer_cli.report.charts.base import Chart
 from packer_cli.verify.verifier import Damage, Verified
 

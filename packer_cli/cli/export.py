@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next, say_share
 from packer_cli.cli.options import job_options, model_options, output_option, set_argument
-from packer_cli.config.models import ExportConfig
+from packer_cli.config.set_options import ExportConfig
 from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.sizes import counted, format_bytes
 

@@ -7,7 +7,7 @@ from typing import Any
 from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, say_next
 from packer_cli.cli.options import model_options, set_argument, wait_option
-from packer_cli.config.models import RebalanceConfig
+from packer_cli.config.set_options import RebalanceConfig
 from packer_cli.sizes import counted
 
 

@@ -13,7 +13,8 @@ from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_line, say_next, shown_command, wants_json
 from packer_cli.cli.options import model_options, set_argument
 from packer_cli.config import validate
-from packer_cli.config.models import AppendConfig, ShowConfig
+from packer_cli.config.models import AppendConfig
+from packer_cli.config.set_options import ShowConfig
 from packer_cli.sizes import counted
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, print_line, print_tables, say_next, shown_command
 from packer_cli.cli.options import config_option, model_options, set_argument
-from packer_cli.config.models import StatusConfig
+from packer_cli.config.set_options import StatusConfig
 from packer_cli.tables.table import Table
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from packer_cli.commands.arguments import StrPath, refuse_given, takes
 from packer_cli.commands.engines import make_engine
 from packer_cli.config import validate
-from packer_cli.config.models import ExportConfig, JobConfig
+from packer_cli.config.models import JobConfig
+from packer_cli.config.set_options import ExportConfig
 from packer_cli.engine.array import ArrayIds
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import produce

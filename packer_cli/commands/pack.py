@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from packer_cli.commands.arguments import StrPath, path_names, takes
 from packer_cli.config import PackConfig, StorePlanConfig, TokenizeConfig, WriteConfig, validate
-from packer_cli.config.models import BoundConfig, EngineConfig
+from packer_cli.config.models import EngineConfig
+from packer_cli.config.set_options import BoundConfig
 from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tables.table import table_of_values, tables_html

@@ -21,9 +21,9 @@ from packer_cli.commands.arguments import StrPath, takes
 from packer_cli.commands.output_folder import locked_output
 from packer_cli.commands.plan_store import predicted
 from packer_cli.config import PlannedConfig, validate
-from packer_cli.config.models import RebalanceConfig
 from packer_cli.config.plan_options import Decisions
 from packer_cli.config.resolve import build, require_plan
+from packer_cli.config.set_options import RebalanceConfig
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder

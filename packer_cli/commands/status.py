@@ -13,7 +13,7 @@ from packer_cli.commands.arguments import StrPath
 from packer_cli.commands.output_folder import APPEND_MARKER, current_header, require_sound
 from packer_cli.commands.write import describe_set
 from packer_cli.config import validate
-from packer_cli.config.models import StatusConfig
+from packer_cli.config.set_options import StatusConfig
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import FormatError, HbpackError, InputError
 from packer_cli.export import listing as export_listing

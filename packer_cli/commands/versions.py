@@ -15,7 +15,7 @@ from packer_cli.errors import UsageError
 from packer_cli.files import intact_or_none, remove_folder
 from packer_cli.format.constants import MANIFEST_NAME, SHARD_MARKERS, STORE_COPY, VALIDATION
 from packer_cli.format.versions import Version, kept, numbered, read_versions, set_at, version_folders
-from packer_cli.remote.local import is_kept
+from packer_cli.remote.file_cache import is_kept
 from packer_cli.remote.path import RemotePath, as_path, is_remote, paths_below
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.versions import is_begun, make_current, take_plan

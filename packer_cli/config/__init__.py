@@ -3,6 +3,7 @@
 ::
 
     models.py        the options of each command; the source of schemas/config.schema.json
+    set_options.py   the options of commands that read plans and sets
     plan_options.py  the options of a plan; groups.py: its groups
     fields.py        parts of all models: kinds of values, defaults that a strategy changes, abilities of trainers
     profile_options.py   the options of `hbpack profile`
@@ -14,17 +15,10 @@
 
 from packer_cli.config.fields import AutoGroupsConfig, GpuConfig, validate
 from packer_cli.config.messages import option_name
-from packer_cli.config.models import (
-    BoundConfig,
-    PackConfig,
-    RepeatConfig,
-    TokenizeConfig,
-    TrainConfig,
-    WorkersConfig,
-    WriteConfig,
-)
+from packer_cli.config.models import PackConfig, TokenizeConfig, WorkersConfig, WriteConfig
 from packer_cli.config.plan_options import AUTO, PlanConfig, StorePlanConfig
 from packer_cli.config.plan_record import PlannedConfig
+from packer_cli.config.set_options import BoundConfig, RepeatConfig, TrainConfig
 
 __all__ = [
     "AUTO",

@@ -17,7 +17,7 @@ from packer_cli.corpus.types import Compression, CorpusFile, CorpusSlice
 from packer_cli.errors import HbpackError, InputError, RunError
 from packer_cli.format.checksums import file_checksum
 from packer_cli.remote import local
-from packer_cli.remote.local import KeptFile
+from packer_cli.remote.file_cache import KeptFile
 from packer_cli.remote.path import RemotePath, as_path
 from packer_cli.remote.system import ObjectInfo, is_url
 

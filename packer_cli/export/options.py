@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.config.models import ExportConfig
+from packer_cli.config.set_options import ExportConfig
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.formats import FORMATS, load_format

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.config.models import ExportConfig
+from packer_cli.config.set_options import ExportConfig
 from packer_cli.engine.array import TaskShare, merged
 from packer_cli.engine.local import Engine, LocalEngine
 from packer_cli.engine.output import Output, Parts

@@ -39,7 +39,8 @@ from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.versions import set_at
 from packer_cli.loader.build_batch import NO_PACK
-from packer_cli.remote.local import CACHE_BYTES, FileCache, KeptFile, cached_name, default_cache_dir, filler, keep
+from packer_cli.remote.file_cache import FileCache, KeptFile, keep
+from packer_cli.remote.local import CACHE_BYTES, cached_name, default_cache_dir, filler
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.system import is_url, open_system
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.config.models import ShowConfig
+from packer_cli.config.set_options import ShowConfig
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME

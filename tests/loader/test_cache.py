@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packer_cli.remote.local import FileCache
+from packer_cli.remote.file_cache import FileCache
 from tests.loader.remote import cached
 
 

@@ -18,7 +18,7 @@ import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.loader import PackedDataset
-from packer_cli.remote.local import FileCache
+from packer_cli.remote.file_cache import FileCache
 from tests.loader.packed_set import write_manifest
 from tests.loader.remote import assert_same, batches, break_reads, cached, next_shards, shards_of
 

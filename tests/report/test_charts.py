@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.models import TrainConfig
 from packer_cli.config.resolve import resolve
+from packer_cli.config.set_options import TrainConfig
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.metrics import measure, slot_contents
 from packer_cli.plan.core.types import FILLER, Pieces
