@@ -22,7 +22,7 @@ def command(version: str) -> None:
 
     Examples::
 
-        hbpack restore OUT@3
+        hbpack restore OUT@1
     """
     from packer_cli.commands.versions import restore
 

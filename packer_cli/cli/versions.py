@@ -28,7 +28,7 @@ def command(folder: str) -> None:
 
         hbpack versions OUT
         # The figures of an earlier one
-        hbpack stats OUT@3
+        hbpack stats OUT@1
     """
     from packer_cli.commands.versions import versions
 
