@@ -29,6 +29,7 @@ from packer_cli.format.versions import Version, read_versions, version_folders
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.sizes import counted
+from packer_cli.tokens.index import EXCLUDED
 
 
 def take_plan(folder: Path, home: Path) -> None:
@@ -92,6 +93,9 @@ def differences(before: Manifest, after: Manifest) -> list[str]:
     for verb, names in (("added", new.keys() - old.keys()), ("left out", old.keys() - new.keys())):
         if names:
             found.append(f"{verb} {counted(len(names), 'input')}: {_shortened(', '.join(sorted(names)))}")
+    was, now = map(_num_excluded, (before, after))
+    if was != now:
+        found.append(f"records that --exclude leaves out: {was:,} became {now:,}")
     if before.tokenizer.fingerprint != after.tokenizer.fingerprint:
         found.append(f"another tokenizer: {after.tokenizer.name}")
     pairs = {name: (old[name], new[name]) for name in new if name in old}
@@ -100,6 +104,10 @@ def differences(before: Manifest, after: Manifest) -> list[str]:
         pairs |= {name: (was.get(name), now.get(name)) for name in dict.fromkeys((*was, *now))}
     found += [f"{name}: {_shortened(a)} became {_shortened(b)}" for name, (a, b) in pairs.items() if a != b]
     return found or ["other records"] * (before.tokens_fingerprint != after.tokens_fingerprint)
+
+
+def _num_excluded(manifest: Manifest) -> int:
+    return sum(each.records for each in manifest.counts.reasons or () if each.reason == EXCLUDED)
 
 
 def _share(source: InputInfo) -> str:

@@ -66,10 +66,15 @@ class Exclusions:
             before: the store as it is.
 
         Raises:
-            ConfigError: a line is no entry, or a column that keys are of is not kept.
+            ConfigError: the file cannot be read, a line is no entry, or a column that keys are of is not kept.
         """
         self._path, self._before, self._column = folder / EXCLUDED_NAME, before, next(iter(kept), "id")
-        self._entries = _lines_of(as_path(name)) if name else []
+        try:
+            self._entries = _lines_of(as_path(name)) if name else []
+        except OSError as error:
+            raise ConfigError(
+                f"--exclude {name}: {error.strerror or error}; name a text file with an entry a line"
+            ) from None
         self._known = frozenset(_lines_of(self._path) if self._path.exists() else ())
         for column in _columns(self._known.union(*self._own(()).values())):
             if column not in kept:

@@ -136,3 +136,28 @@ def test_what_find_prints_is_an_entry(corpus, sample, tmp_path):
     (tmp_path / "remove.txt").write_text(f"{place['hash']}\nweek-0.jsonl:1\n")
     assert "2 of them excluded" in hbpack("append", out, "--exclude", "remove.txt", "--keep", 1)
     assert traces(out, ids_of(sample / "tokenizer")) == set()
+
+
+def test_a_file_that_is_not_there_is_named(corpus, sample):
+    words = (
+        "pack",
+        "week-0.jsonl",
+        "--tokenizer",
+        sample / "tokenizer",
+        *PLAN,
+        "--output",
+        "new",
+        "--exclude",
+        "none.txt",
+    )
+    done = run(main, *words)
+    assert done.code == 2
+    assert done.stderr.endswith(
+        "error: --exclude none.txt: No such file or directory; name a text file with an entry a line\n"
+    )
+
+
+def test_versions_say_how_many_records_are_excluded(corpus, sample):
+    hbpack("pack", "week-0.jsonl", "--tokenizer", sample / "tokenizer", *PLAN, "--output", "OUT")
+    hbpack("append", "OUT", "--exclude", "remove.txt")
+    assert "records that --exclude leaves out: 0 became 1" in run(main, "versions", "OUT", "--json").stdout
