@@ -157,6 +157,14 @@ class TokenRows(NamedTuple):
     columns: dict[str, Lists]
     """`input_ids` and others of `records.token_rows.COLUMNS`, of integers or booleans; each has n lists."""
 
+    def part(self, start: int, stop: int) -> TokenRows:
+        """Take consecutive records, as views."""
+        columns = {}
+        for name, lists in self.columns.items():
+            borders = lists.offsets[start : stop + 1]
+            columns[name] = lists._replace(offsets=borders - borders[0], values=lists.values[borders[0] : borders[-1]])
+        return TokenRows(self.lines[start:stop], columns)
+
 
 class TokenBatch(NamedTuple):
     """Tokenized samples, in order of their lines; none is empty. A packed record gives several of one line."""

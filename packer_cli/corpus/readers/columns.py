@@ -58,11 +58,9 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
     sizes = np.sum([_sums(column, _leaf_bytes) for column in taken], axis=0)
     lists_of = {} if rules.keep else _token_columns(columns, names)
     if lists_of and sizes.max(initial=0) <= rules.max_record_bytes:
+        tokenized = TokenRows(np.arange(first_row, first_row + whole.num_rows), lists_of)
         for start, stop in _cuts(sizes, replace(rules, batch_bytes=max(rules.batch_bytes, TOKENS_BYTES))):
-            lines = np.arange(first_row + start, first_row + stop)
-            yield RawBatch(
-                tokens=TokenRows(lines, {name: _part(lists, start, stop) for name, lists in lists_of.items()})
-            )
+            yield RawBatch(tokens=tokenized.part(start, stop))
         return
     for start, stop in _cuts(sizes, rules):
         if stop == start + 1 and sizes[start] > rules.max_record_bytes:
@@ -86,11 +84,6 @@ def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists
         elif name in unused.MEDIA and is_present(column).any():
             return {}
     return lists
-
-
-def _part(lists: Lists, start: int, stop: int) -> Lists:
-    first, last = lists.offsets[start], lists.offsets[stop]
-    return Lists(lists.offsets[start : stop + 1] - first, lists.values[first:last])
 
 
 def _cuts(sizes: NDArray[np.int64], rules: ReadRules) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ Records are checked many at a time: 2 ns a token for arrays. JSON lists cost abo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,85 +146,96 @@ def _not_integer(value: list[Any], name: str) -> BadRecordError:
 
 
 def read_rows(rows: TokenRows) -> tuple[TokenBatch, list[Reject]]:
-    """Read samples of tokenized records, and why others give none; ids are checked for sign and 31 bits. O(tokens)."""
-    left = Left(rows)
-    _check_lengths(left)
-    mask = _check_tokens(left)
-    batch = _split(left, mask, find_samples(left))
-    return batch, left.rejects()
+    """Read samples of tokenized records, and why others give none; ids are checked for sign and 31 bits.
+
+    If one is wrong, each half is read alone, and so on, until that record is alone. O(tokens), of each wrong record
+    O(log n) times.
+    """
+    num = len(rows.lines)
+    try:
+        return _read(rows), []
+    except BadRecordError as error:
+        if num == 1:
+            return _read(rows.part(0, 0)), [Reject(int(rows.lines[0]), str(error))]
+    halves = [read_rows(rows.part(start, stop)) for start, stop in ((0, num // 2), (num // 2, num))]
+    return join_samples([batch for batch, _ in halves]), [reject for _, rejects in halves for reject in rejects]
 
 
-def _check_lengths(left: Left) -> None:
-    """Refuse rows whose columns do not fit together; those left share their offsets."""
-    lengths = np.diff(left.columns[IDS].offsets)
-    for row in np.flatnonzero(lengths == 0).tolist():
-        left.refuse(row, f'"{IDS}" is empty')
-    for name, lists in left.columns.items():
+def _read(rows: TokenRows) -> TokenBatch:
+    """Read samples of tokenized records.
+
+    Raises:
+        BadRecordError: one is wrong; with its reason if it is the only one.
+    """
+    lengths = _check_lengths(rows.columns)
+    mask, sample = _check_tokens(rows.columns), find_samples(rows.columns)
+    offsets, ids = rows.columns[IDS]
+    if sample is None:
+        return TokenBatch(rows.lines, offsets, ids, mask)
+    kept = np.flatnonzero(sample >= 0)
+    row = owners(lengths)[kept]
+    starts = np.flatnonzero(begins_run(row, sample[kept]))
+    mask = None if mask is None else mask[kept]
+    return TokenBatch(rows.lines[row[starts]], np.append(starts, len(kept)), ids[kept], mask)
+
+
+def _check_lengths(columns: Mapping[str, Lists]) -> NDArray[np.int64]:
+    """Refuse records whose columns do not fit together; return the number of ids of each."""
+    lengths = np.diff(columns[IDS].offsets)
+    if not lengths.all():
+        raise BadRecordError(f'"{IDS}" is empty')
+    for name, (offsets, values) in columns.items():
+        num = np.diff(offsets)
         if name == LENGTHS:
-            _check_sums(left, lists, lengths)
-            continue
-        found = np.diff(lists.offsets)
-        for row in np.flatnonzero(found != lengths).tolist():
-            left.refuse(row, f'"{name}" has {found[row]} entries but "{IDS}" has {lengths[row]}; they must be equal')
-    left.drop()
+            fits = (values > 0) & (values <= np.repeat(lengths, num))
+            ends = np.append(0, np.cumsum(np.where(fits, values, 0), dtype=np.int64))
+            if not fits.all() or (np.diff(ends[offsets]) != lengths).any():
+                raise BadRecordError(f'"{LENGTHS}" must be above 0 and add up to the {lengths[0]} entries of "{IDS}"')
+        elif (num != lengths).any():
+            raise BadRecordError(f'"{name}" has {num[0]} entries but "{IDS}" has {lengths[0]}; they must be equal')
+    return lengths
 
 
-def _check_sums(left: Left, lists: Lists, lengths: NDArray[np.int64]) -> None:
-    fits = (lists.values > 0) & (lists.values <= np.repeat(lengths, np.diff(lists.offsets)))
-    ends = np.concatenate([[0], np.cumsum(np.where(fits, lists.values, 0), dtype=np.int64)])
-    wrong = np.diff(ends[lists.offsets]) != lengths
-    wrong[np.searchsorted(lists.offsets, np.flatnonzero(~fits), side="right") - 1] = True
-    for row in np.flatnonzero(wrong).tolist():
-        left.refuse(row, f'"{LENGTHS}" must be above 0 and add up to the {lengths[row]} entries of "{IDS}"')
-
-
-def _check_tokens(left: Left) -> NDArray[np.bool_] | None:
-    """Refuse rows with values that cannot be; gives the loss mask (bool[t]), None for all."""
-    ids = left.columns[IDS].values
+def _check_tokens(columns: Mapping[str, Lists]) -> NDArray[np.bool_] | None:
+    """Refuse values that cannot be; return the loss mask (bool[t]), None for all."""
+    ids = columns[IDS].values
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > MAX_ID):
-        for row, at, i in left.firsts(np.flatnonzero((ids < 0) | (ids > MAX_ID))):
-            left.refuse(row, f"{IDS}[{i}] is {ids[at]}; an id must be in 0..{MAX_ID}")
+        _require(IDS, ids, (ids >= 0) & (ids <= MAX_ID), f"an id must be in 0..{MAX_ID}")
     mask: NDArray[np.bool_] | None = None
-    if LABELS in left.columns:
-        labels = left.columns[LABELS].values
+    if LABELS in columns:
+        labels = columns[LABELS].values
         mask = labels != NO_LOSS
-        for row, at, i in left.firsts(np.flatnonzero(mask & (labels != ids))):
-            what = f"{LABELS}[{i}] is {labels[at]} but {IDS}[{i}] is {ids[at]}"
-            left.refuse(row, f"{what}; a label must be its own token, or -100 for no loss")
+        for i in np.flatnonzero(mask & (labels != ids))[:1].tolist():
+            what = f"{LABELS}[{i}] is {labels[i]} but {IDS}[{i}] is {ids[i]}"
+            raise BadRecordError(f"{what}; a label must be its own token, or -100 for no loss")
     for name in MASKS:
-        if name in left.columns:
-            values = left.columns[name].values
-            for row, at, i in left.firsts(np.flatnonzero((values != 0) & (values != 1))):
-                left.refuse(row, f"{name}[{i}] is {values[at]}; a mask holds only 0 and 1")
+        if name in columns:
+            values = columns[name].values
+            _require(name, values, (values == 0) | (values == 1), "a mask holds only 0 and 1")
             mask = values == 1 if mask is None else mask & (values == 1)
     return None if mask is None or mask.all() else mask
 
 
-def _split(left: Left, mask: NDArray[np.bool_] | None, sample: NDArray[np.int64] | None) -> TokenBatch:
-    """Split the rows that are not refused into their samples, see `find_samples`."""
-    offsets, ids = left.columns[IDS]
-    refused = left.refused
-    if sample is None and not refused.any():
-        return TokenBatch(left.lines, offsets, ids, mask)
-    row = owners(np.diff(offsets))
-    sample = row if sample is None else sample
-    kept = np.flatnonzero((sample >= 0) & ~refused[row])
-    row, sample = row[kept], sample[kept]
-    starts = np.flatnonzero(begins_run(row, sample))
-    return TokenBatch(
-        left.lines[row[starts]],
-        np.append(starts, len(kept)),
-        ids[kept],
-        None if mask is None else mask[kept],
-    )
+def _require(
+    name: str, values: NDArray[Any], is_right: NDArray[np.bool_], rule: str, at: NDArray[np.int64] | None = None
+) -> None:
+    """Refuse the first value that is wrong.
+
+    Args:
+        is_right: bool[k]: whether values are.
+        at: int64[k]: their places; None: all.
+    """
+    for i in np.flatnonzero(~is_right)[:1].tolist():
+        i = i if at is None else at[i]
+        raise BadRecordError(f"{name}[{i}] is {values[i]}; {rule}")
 
 
-def find_samples(left: Left) -> NDArray[np.int64] | None:
+def find_samples(columns: Mapping[str, Lists]) -> NDArray[np.int64] | None:
     """Give tokens numbers (int64[t]) that change where a sample ends in its row; -1: padding. None: each row is one.
 
     Refuses rows whose columns contradict themselves or each other.
     """
-    columns, offsets = left.columns, left.columns[IDS].offsets
+    offsets = columns[IDS].offsets
     num_tokens = int(offsets[-1])
     if not num_tokens or not columns.keys() & {PADDING, POSITIONS, LENGTHS}:
         return None
@@ -233,96 +244,39 @@ def find_samples(left: Left) -> NDArray[np.int64] | None:
     """By column: a number for the sample of each real token."""
     if PADDING in columns:
         padding = columns[PADDING].values.astype(np.int64)
-        for row in np.flatnonzero(~np.logical_or.reduceat(padding != 0, offsets[:-1])).tolist():
-            left.refuse(row, f'"{PADDING}" is all zeros: the record is nothing but padding')
+        if not np.logical_or.reduceat(padding != 0, offsets[:-1]).all():
+            raise BadRecordError(f'"{PADDING}" is all zeros: the record is nothing but padding')
         real = np.flatnonzero(padding)
     row_of = owners(np.diff(offsets))[real]
     if LENGTHS in columns:
-        lengths = columns[LENGTHS].values.astype(np.int64)
-        given[LENGTHS] = owners(lengths)[real]
+        given[LENGTHS] = owners(columns[LENGTHS].values.astype(np.int64))[real]
     if POSITIONS in columns:
-        given[POSITIONS] = _check_positions(left, columns[POSITIONS].values, real, row_of)
+        positions = columns[POSITIONS].values[real].astype(np.int64)
+        counts_up = (positions == 0) | (positions == _before(positions, row_of, -1) + 1)
+        _require(
+            POSITIONS, columns[POSITIONS].values, counts_up, "positions count up by 1, from 0 in each sample", real
+        )
+        given[POSITIONS] = np.cumsum(positions == 0)
     if PADDING in columns:
-        given[PADDING] = _check_counts(left, padding, real, row_of)
+        counts = given[PADDING] = padding[real]
+        before = _before(counts, row_of, 0)
+        counts_up = (counts == before + 1) | ((counts == before) & (before != 0))
+        rule = "it is 0 for padding and 1 for tokens, or counts the samples of a packed row from 1"
+        _require(PADDING, padding, counts_up, rule, real)
     (name, sample), *others = given.items()
     begins = begins_run(row_of, sample)
     for other, numbers in others:
         differs = begins_run(row_of, numbers) != begins
         if other == PADDING:  # An ordinary mask says nothing about samples.
             differs &= np.isin(row_of, row_of[numbers > 1])
-        for row, _, i in left.firsts(real[differs]):
-            left.refuse(row, f'"{name}" and "{other}" disagree on whether a sample begins at {IDS}[{i}]')
+        for i in real[differs][:1].tolist():
+            raise BadRecordError(f'"{name}" and "{other}" disagree on whether a sample begins at {IDS}[{i}]')
     samples = np.full(num_tokens, -1, np.int64)
     samples[real] = sample
     return samples
-
-
-def _check_counts(
-    left: Left, padding: NDArray[np.int64], real: NDArray[np.int64], row_of: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the `attention_mask` of the real tokens; refuse rows where it does not count up from 1."""
-    counts = padding[real]
-    before = _before(counts, row_of, 0)
-    wrong = (counts != before + 1) & ((counts != before) | (before == 0))
-    rule = "it is 0 for padding and 1 for tokens, or counts the samples of a packed row from 1"
-    for row, at, i in left.firsts(real[wrong]):
-        left.refuse(row, f"{PADDING}[{i}] is {padding[at]}; {rule}")
-    return counts
-
-
-def _check_positions(
-    left: Left, positions: NDArray[Any], real: NDArray[np.int64], row_of: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Give each real token the number of its sample; refuse rows whose `position_ids` do not count up."""
-    values = positions[real].astype(np.int64)
-    for row, at, i in left.firsts(real[(values != 0) & (values != _before(values, row_of, -1) + 1)]):
-        left.refuse(row, f"{POSITIONS}[{i}] is {positions[at]}; positions count up by 1, from 0 in each sample")
-    return np.cumsum(values == 0)
 
 
 def _before(values: NDArray[np.int64], row: NDArray[np.int64], at_start: int) -> NDArray[np.int64]:
     """Return the value before each in its row, int64[t]."""
     before = np.concatenate([[at_start], values[:-1]])
     return np.where(begins_run(row), at_start, before)
-
-
-class Left:
-    """The rows of tokenized records that are left."""
-
-    def __init__(self, rows: TokenRows) -> None:
-        self.lines, self.columns = rows.lines, rows.columns
-        self._reasons: dict[int, str] = {}
-        self._dropped: list[Reject] = []
-
-    @property
-    def refused(self) -> NDArray[np.bool_]:
-        """bool[k]: whether a row was refused since `drop`."""
-        found = np.zeros(len(self.lines), np.bool_)
-        found[list(self._reasons)] = True
-        return found
-
-    def refuse(self, row: int, reason: str) -> None:
-        """Refuse a row; its first reason counts."""
-        self._reasons.setdefault(row, reason)
-
-    def firsts(self, tokens: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-        """Yield each row that holds some of these tokens (rising), the first of them, and its place in the row."""
-        offsets = self.columns[IDS].offsets
-        rows, first = np.unique(np.searchsorted(offsets, tokens, side="right") - 1, return_index=True)
-        for row, at in zip(rows.tolist(), tokens[first].tolist(), strict=True):
-            yield row, at, at - int(offsets[row])
-
-    def drop(self) -> None:
-        """Leave out the rows that were refused."""
-        if not self._reasons:
-            return
-        left = np.flatnonzero(~self.refused)
-        self._dropped = self.rejects()
-        self._reasons.clear()
-        self.lines = self.lines[left]
-        self.columns = {name: lists.take(left) for name, lists in self.columns.items()}
-
-    def rejects(self) -> list[Reject]:
-        """List the rows that were refused, in order."""
-        refused = [Reject(int(self.lines[row]), reason) for row, reason in self._reasons.items()]
-        return sorted(self._dropped + refused, key=lambda reject: reject.line)
