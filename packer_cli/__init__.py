@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from packer_cli import testing
     from packer_cli.cli.console import show_progress
     from packer_cli.commands.compare import compare
+    from packer_cli.commands.doctor import doctor
     from packer_cli.commands.export import export
     from packer_cli.commands.find import find
+    from packer_cli.commands.groups import groups
+    from packer_cli.commands.init import init
     from packer_cli.commands.pack import PackedSet, pack
     from packer_cli.commands.plan import Plan, plan
     from packer_cli.commands.rebalance import rebalance
@@ -39,8 +42,11 @@ __all__ = [
     "__version__",
     "append",
     "compare",
+    "doctor",
     "export",
     "find",
+    "groups",
+    "init",
     "on_progress",
     "pack",
     "plan",

@@ -20,8 +20,10 @@ from pydantic import BaseModel
 import packer_cli
 from packer_cli.commands.arguments import python_name
 from packer_cli.commands.compare import Comparison
+from packer_cli.commands.doctor import Check, Checkup
 from packer_cli.commands.export import Exported
 from packer_cli.commands.find import Place, Places
+from packer_cli.commands.init import WrittenConfig
 from packer_cli.commands.plan import Iteration, Iterations, MicroBatch, Stats
 from packer_cli.commands.predict import DryRun, PredictedRun
 from packer_cli.commands.rebalance import Rebalanced
@@ -42,6 +44,9 @@ from packer_cli.config import (
 from packer_cli.config.fields import shown_default
 from packer_cli.config.models import AppendConfig, EngineConfig, JobConfig, WorkersConfig
 from packer_cli.config.set_options import BoundConfig, ExportConfig, RebalanceConfig, RepeatConfig, TrainConfig
+from packer_cli.format.metrics import AlternativeGroups
+from packer_cli.groups.auto import Candidate, FoundGroups
+from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, SchemeRow
 from packer_cli.report.charts.base import Chart
 from packer_cli.verify.verifier import Damage, Verified
 
@@ -68,6 +73,7 @@ CALLS = {
     "CallOfAppend": ("AppendOptions", "EngineOptions"),
     "CallOfCompare": ("PlanOptions", "TokenizeOptions", "BoundOptions", "RepeatOptions", "WorkersOptions"),
     "CallOfExport": ("ExportOptions", "JobOptions"),
+    "CallOfGroups": ("AutoGroupsOptions", "TokenizeOptions", "WorkersOptions"),
     "CallOfPack": ("PackOptions", "EngineOptions"),
     "CallOfReport": ("PlanOptions", "TrainOptions", "WorkersOptions"),
     "CallOfSimulate": ("PlanOptions", "TrainOptions", "TokenizeOptions", "WorkersOptions"),
@@ -90,7 +96,8 @@ SECTIONS = {
 RESULTS = (
     *(Iterations, Iteration, MicroBatch, Stats, Comparison, DryRun, PredictedRun, Simulation, Report, Chart),
     *(Places, Place, Tokenized, Status, StageStatus, ArrayStatus, Running, Versions, ListedVersion, Verified, Damage),
-    *(Rebalanced, Exported),
+    *(Rebalanced, Exported, WrittenConfig, Checkup, Check, FoundGroups, Candidate, AlternativeGroups),
+    *(LayoutChoice, LayoutRow, SchemeRow),
 )
 """Results of functions and methods."""
 LOADER = [

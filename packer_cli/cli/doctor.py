@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import textwrap
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer_cli.cli.command import LocalPath, as_command, json_option, option
@@ -39,9 +38,9 @@ def command(output: str) -> None:
         # The disk of a folder that will be written to, for a script
         hbpack doctor --output OUT --json
     """
-    from packer_cli.commands.doctor import run_checks
+    from packer_cli.commands.doctor import doctor
 
-    checkup = run_checks(Path(output))
+    checkup = doctor(output)
     is_text = not print_json(checkup)
     if is_text:
         _print(checkup.checks)

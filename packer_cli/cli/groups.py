@@ -8,17 +8,13 @@ from typing import Any
 from packer_cli.cli.command import Choice, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_line, print_tables, say_next, shown_command, shown_options
 from packer_cli.cli.options import corpus_options, inputs_argument, is_typed, model_options
-from packer_cli.commands.arguments import corpus_of
-from packer_cli.config import AUTO, AutoGroupsConfig, GpuConfig, PlanConfig, WorkersConfig, option_name, validate
+from packer_cli.config import AutoGroupsConfig, GpuConfig, PlanConfig
 from packer_cli.config.fields import default_of
-from packer_cli.errors import ConfigError
 from packer_cli.panels import Panel
 from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.sizes import counted, four_digits
 
 _OF_PLAN = {"strategy", "gpus", "packing", "overflow", "global_tokens", "seed"}
-_OF_LAYOUTS: tuple[str, ...] = ("strategy", "packing", "global_tokens")
-"""Options that only layouts use."""
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
 
@@ -55,20 +51,9 @@ def command(**values: Any) -> None:
         hbpack groups chats.jsonl journals.jsonl --tokenizer tokenizer \
             --model model --gpu h100 --gpus 8 --max-groups 2
     """
-    config = validate(PlanConfig, {**values, "groups": AUTO})
-    corpus, workers = corpus_of(values["inputs"], values), validate(WorkersConfig, values).workers
-    unused, why = _OF_LAYOUTS, ", which finds the same groups for all strategies but hydraulis"
-    if config.planner.finds_layouts:
-        why = f" --strategy {config.strategy}, which finds pipelines and layouts instead of groups"
-        unused = ("group_algorithm", "max_groups")
-    for name in unused:
-        if is_typed(name) and getattr(config, name) != default_of(PlanConfig.model_fields[name]):
-            raise ConfigError(f"{option_name(name)} has no effect on hbpack groups{why}; leave it out")
-    if not config.planner.finds_layouts:
-        config = config.model_copy(update={name: default_of(PlanConfig.model_fields[name]) for name in _OF_LAYOUTS})
-    from packer_cli.commands.groups import run_groups
+    from packer_cli.commands.groups import find_groups
 
-    found = run_groups(values["inputs"], corpus, config, workers)
+    config, found = find_groups(values["inputs"], values, [*filter(is_typed, values)])
     if print_json(found):
         return
     from packer_cli.tables.groups import alternatives_table, candidates_table, layouts_tables

@@ -8,7 +8,7 @@ import click
 
 from packer_cli.cli.command import LocalPath, Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, print_line, say_next, shown_command
-from packer_cli.cli.options import output_file, output_file_option
+from packer_cli.cli.options import output_file_option
 from packer_cli.config.fields import known_gpus
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
@@ -18,12 +18,12 @@ _NEEDED = ("tokenizer", "chat-template", "eos-token", "groups", "gpus", "allow-s
 
 @as_command()
 @click.argument("inputs", metavar="DATA...", nargs=-1, type=Text())
-@option("--from", "source", type=LocalPath(), metavar="FILE")
+@option("--from", "from_", type=LocalPath(), metavar="FILE")
 @option("--tokenizer", type=Text(), metavar="PATH")
 @option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N")
 @option("--model", type=LocalPath(), metavar="PATH")
 @option("--gpu", type=Text(known_gpus), metavar="NAME")
-@option("--list", "pinned", type=LocalPath(), metavar="FILE")
+@option("--list", type=LocalPath(), metavar="FILE")
 @output_file_option("hbpack.yaml", "Config file to write; an existing one is not overwritten.")
 @json_option("output/init")
 def command(**values: Any) -> None:
@@ -35,14 +35,14 @@ def command(**values: Any) -> None:
     comment.
 
     Args:
-        source: Config to read instead: a training config of Axolotl or LLaMA-Factory, or a dataset_info.json.
+        from_: Config to read instead: a training config of Axolotl or LLaMA-Factory, or a dataset_info.json.
 
             DATA then names the data sets to take from it; by default, all.
         tokenizer: As hbpack pack takes it. Without it, lengths are estimated.
         gpus: GPUs that train.
         model: The model's config.json, or its folder; needs --gpu.
         gpu: GPU to train on, such as h100.
-        pinned: Write a list of the inputs' files with their sizes and checksums, and name it in the config instead.
+        list: Write a list of the inputs' files with their sizes and checksums, and name it in the config instead.
 
             A run then reads these files alone, and none that has changed. This reads all of the data once.
 
@@ -53,13 +53,9 @@ def command(**values: Any) -> None:
         hbpack init chats.jsonl --tokenizer tokenizer --gpus 8 --model model \
             --gpu h100 --output chats.yaml
     """
-    from packer_cli.commands.init import InitOptions, run_init
+    from packer_cli.commands.init import init
 
-    options = InitOptions(**values)
-    output_file(options.output, "hbpack.yaml", None)
-    if options.pinned is not None:
-        output_file(options.pinned, "inputs.jsonl", None, option="--list")
-    written = run_init(options)
+    written = init(**values)
     if print_json(written):
         return
     for text in written.lost:
@@ -69,6 +65,6 @@ def command(**values: Any) -> None:
     first = [f"give {', '.join(missing)} in it"] if missing else []
     say_next(f"Wrote {written.output}, for {counted(written.num_inputs, 'input')}", ", then ".join([*first, pack]))
     if written.trainer_lines:
-        print_line(f"Then set in {options.source}, and start it as usual:")
+        print_line(f"Then set in {values['from_']}, and start it as usual:")
         for line in written.trainer_lines:
             print_line(f"  {line}")

@@ -8,7 +8,8 @@ from typing import Any
 
 from packer_cli.cli.command import as_command, json_option
 from packer_cli.cli.console import print_json, print_line, print_tables, say_next, shown_command, wants_json
-from packer_cli.cli.options import model_options, output_file, output_file_option
+from packer_cli.cli.options import model_options, output_file_option
+from packer_cli.commands.output_file import output_file
 from packer_cli.config import validate
 from packer_cli.config.profile_options import ProfileConfig
 from packer_cli.cost.profile import Profile

@@ -7,6 +7,7 @@ from typing import Any
 from packer_cli.cli import options
 from packer_cli.cli.command import Text, as_command, json_option, option
 from packer_cli.cli.console import print_json, say_next
+from packer_cli.commands.output_file import begins_with, output_file
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
 
@@ -41,7 +42,7 @@ def command(path: str, output: str, **values: Any) -> None:
     """
     from packer_cli.report.page import MARK
 
-    options.output_file(output, "report.html", options.begins_with(MARK))
+    output_file(output, "report.html", begins_with(MARK))
     if not validate(GpuConfig, values).has_gpu_model:  # In a config file, they may be for another command.
         values |= {name: None for name in TrainConfig.model_fields if not options.is_typed(name)}
     from packer_cli.commands.report import report

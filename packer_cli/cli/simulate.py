@@ -9,6 +9,7 @@ import click
 from packer_cli.cli import options
 from packer_cli.cli.command import LocalPath, Text, as_command, columns, json_option, option
 from packer_cli.cli.console import print_json, print_tables, say_next, shown_command, shown_options
+from packer_cli.commands.output_file import begins_with, output_file
 from packer_cli.config import GpuConfig, PlanConfig, TrainConfig, validate
 from packer_cli.panels import Panel
 
@@ -49,7 +50,7 @@ def command(inputs: tuple[str, ...], trace: str | None, trace_steps: int, **valu
     if trace is not None:
         from packer_cli.commands.simulate import TRACE_MARK
 
-        file = options.output_file(trace, "trace.json", options.begins_with(TRACE_MARK), option="--trace")
+        file = output_file(trace, "trace.json", begins_with(TRACE_MARK), option="--trace")
         values["trace"] = file
     if trace is not None or options.is_typed("trace_steps"):  # In a config file, it may be for a run with a trace.
         values["trace_steps"] = trace_steps

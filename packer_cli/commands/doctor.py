@@ -52,9 +52,11 @@ class Check:
     """Finding about one thing."""
 
     subject: Subject
+    """The part that it belongs to: `versions`, `machine` or `extras`."""
     name: str
+    """Name of the thing, such as a library."""
     state: State
-    """`note`: something is missing that most runs can do without."""
+    """`ok`, `note` or `broken`; `note`: something is missing that most runs can do without."""
     value: str
     """The finding, for people."""
     remedy: str = ""
@@ -66,6 +68,7 @@ class Checkup:
     """Findings about everything that was checked."""
 
     checks: tuple[Check, ...]
+    """One for each thing, in the order of the parts."""
 
     @property
     def broken(self) -> list[Check]:
@@ -79,13 +82,15 @@ class Checkup:
         return not self.broken
 
 
-def run_checks(output: Path | None = None) -> Checkup:
-    """Check everything.
+def doctor(output: str | os.PathLike[str] = ".") -> Checkup:
+    """Check this installation and machine, and say how to fix what is missing, as `hbpack doctor` does.
+
+    Nothing is written. What is broken is no exception, but in the result.
 
     Args:
-        output: a folder that will be written to, for the free disk; None for the current one.
+        output: folder whose disk to check.
     """
-    return Checkup(checks=(*_versions(), *_machine(output or Path()), *_extras(), *_plugins()))
+    return Checkup(checks=(*_versions(), *_machine(Path(output)), *_extras(), *_plugins()))
 
 
 def _versions() -> Iterator[Check]:

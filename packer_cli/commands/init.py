@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer_cli.commands.arguments import StrPath, path_names
+from packer_cli.commands.output_file import output_file
 from packer_cli.config import AUTO
 from packer_cli.config.messages import why_not_yaml
 from packer_cli.corpus.data_files import by_suffix, shown_skipped
@@ -29,22 +33,6 @@ _PACKED = "packed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitOptions:
-    """Arguments of `hbpack init`."""
-
-    inputs: tuple[str, ...]
-    source: str | None
-    """Another trainer's config."""
-    tokenizer: str | None
-    gpus: int
-    model: str | None
-    gpu: str | None
-    pinned: str | None
-    """The list of the inputs' files to write."""
-    output: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class WrittenConfig:
     """Result of `hbpack init`."""
 
@@ -64,26 +52,50 @@ class WrittenConfig:
     """Number of inputs that the file names."""
 
 
-def run_init(options: InitOptions) -> WrittenConfig:
-    """Write the config file, and return its contents.
+def init(
+    inputs: StrPath | Sequence[StrPath] = (),
+    *,
+    output: StrPath = "hbpack.yaml",
+    from_: StrPath | None = None,
+    tokenizer: StrPath | None = None,
+    gpus: int = 8,
+    model: StrPath | None = None,
+    gpu: str | None = None,
+    list: StrPath | None = None,
+) -> WrittenConfig:
+    """Look at data and write a config file that `hbpack pack` runs unchanged, as `hbpack init` does.
+
+    Args:
+        inputs: as `pack` takes them; with `from_`, names of the data sets to take from it, by default all.
+        output: config file to write; an existing one is not overwritten.
+        from_: config to read instead: a training config of Axolotl or LLaMA-Factory, or a dataset_info.json.
+        tokenizer: as `pack` takes it. Without it, lengths are estimated.
+        gpus: GPUs that train.
+        model: the model's config.json, or its folder; needs `gpu`. The groups are then chosen for both.
+        gpu: GPU to train on, such as `"h100"`.
+        list: write a list of the inputs' files with their sizes and checksums, and name it in the config instead.
 
     Raises:
-        ConfigError: there is no input, or of --model and --gpu one is missing.
-        InputError: an input or the other config cannot be read.
-        RunError: no record of the sample can be used.
+        HbpackError: an option is wrong, an input or the other config cannot be read, or no record of the sample can be
+            used.
     """
-    if (options.model is None) != (options.gpu is None):
-        given, missing = ("--model", "--gpu") if options.model else ("--gpu", "--model")
+    path = output_file(os.fspath(output), "hbpack.yaml", None)
+    if list is not None:
+        output_file(os.fspath(list), "inputs.jsonl", None, option="--list")
+    if (model is None) != (gpu is None):
+        given, missing = ("--model", "--gpu") if model else ("--gpu", "--model")
         raise ConfigError(f"{missing} is missing; give it too, or leave {given} out")
-    draft = _begin(options)
-    if options.tokenizer is not None:
-        draft.set("tokenizer", options.tokenizer)
+    if gpus < 1:
+        raise ConfigError(f"--gpus must be at least 1, got {gpus}")
+    draft = _begin(path_names(inputs), from_, gpus)
+    if tokenizer is not None:
+        draft.set("tokenizer", os.fspath(tokenizer))
     draft.ask("tokenizer", "path/to/tokenizer", "The tokenizer of the model that you train: its folder, or hub name.")
-    looks = _look(options, draft)
+    looks = _look(draft, has_source=from_ is not None, has_tokenizer=tokenizer is not None)
     for look in looks:
         if look.skipped:
             warn(f"{look.name}: skipped {shown_skipped(look.skipped)}")
-        if options.pinned is None and sum(each.num_bytes for each in look.skipped) > look.num_bytes:
+        if list is None and sum(each.num_bytes for each in look.skipped) > look.num_bytes:
             draft.ask("allow-skipped", "true", "More of an input is skipped than read: hbpack pack refuses that.")
     if any(look.needs_template for look in looks):
         what = (
@@ -93,19 +105,18 @@ def run_init(options: InitOptions) -> WrittenConfig:
     if any(look.needs_eos for look in looks):
         what = "Texts and completions end with EOS, and the tokenizer names none: give a token of its vocabulary."
         draft.ask("eos-token", "<|endoftext|>", what)
-    draft.options = {"output": _PACKED, **draft.options, "gpus": options.gpus}
+    draft.options = {"output": _PACKED, **draft.options, "gpus": gpus}
     draft.reasons["output"] = "The folder that the packed set is written to."
     _add_shape(draft, looks)
-    _add_groups(draft, options, looks)
+    _add_groups(draft, gpus, None if model is None else os.fspath(model), gpu, looks)
     what = "Tokens of an optimizer step. Without it, each iteration is a step, so that steps differ in tokens."
     draft.ask("global-tokens", "4m", what)
     draft.ask("epochs", "3", "Epochs to write rank manifests for; the loader can go on beyond them.")
-    if options.pinned is not None:
-        draft.inputs = [_pinned(options.pinned, draft.inputs)]
-    path = Path(options.output)
+    if list is not None:
+        draft.inputs = [_pinned(os.fspath(list), draft.inputs)]
     write_text(path, config_text(draft, looks, str(path)))
     return WrittenConfig(
-        output=options.output,
+        output=os.fspath(output),
         options=draft.options,
         missing=tuple(draft.unknown),
         lost=tuple(draft.lost),
@@ -125,19 +136,19 @@ def _pinned(path: str, inputs: list[str]) -> str:
     return f"@{path}{at}{weight}"
 
 
-def _begin(options: InitOptions) -> Draft:
-    if options.source is None:
-        if not options.inputs:
+def _begin(inputs: tuple[str, ...], source: StrPath | None, num_gpus: int) -> Draft:
+    if source is None:
+        if not inputs:
             raise ConfigError("DATA is required: name your files, folders or data sets, or a config with --from")
-        return Draft(inputs=list(options.inputs))
-    path = Path(options.source)
+        return Draft(inputs=list(inputs))
+    path = Path(source)
     config = _read(path)
     if trainers.is_training_config(config):
-        return trainers.read_training(config, _read, options.inputs, options.gpus)
+        return trainers.read_training(config, _read, inputs, num_gpus)
     if path.suffix == ".json":
-        return trainers.read_llamafactory(config, path.parent, options.inputs)
-    draft = trainers.read_axolotl(config, options.gpus)
-    draft.inputs += options.inputs
+        return trainers.read_llamafactory(config, path.parent, inputs)
+    draft = trainers.read_axolotl(config, num_gpus)
+    draft.inputs += inputs
     draft.trainer_lines = trainers.plugin_lines(config, _PACKED)
     return draft
 
@@ -159,7 +170,7 @@ def _read(path: Path) -> TrainerConfig:
     return value
 
 
-def _look(options: InitOptions, draft: Draft) -> list[Look]:
+def _look(draft: Draft, *, has_source: bool, has_tokenizer: bool) -> list[Look]:
     """Look at the inputs. Inputs of another trainer's config need not be on this machine."""
     looks: list[Look] = []
     try:
@@ -168,7 +179,7 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
             try:
                 looks.append(sampler.look(text))
             except InputError as error:
-                if options.source is None:
+                if not has_source:
                     raise
                 draft.lost.append(f"not looked at: {error}")
         for what, number in sampler.unused.most_common():
@@ -176,7 +187,7 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
         if sampler.unused[EARLIER_REASONING]:
             draft.ask("turns", "branch", f"Some records have {EARLIER_REASONING}.")
     except TokenizerError as error:
-        if options.tokenizer is not None:
+        if has_tokenizer:
             raise
         draft.lost.append(f"lengths are not known: {error}")
         return looks
@@ -201,19 +212,19 @@ def _add_shape(draft: Draft, looks: list[Look]) -> None:
         draft.set("schema", shapes.pop(), "All records of the sample have this shape; others are rejected.")
 
 
-def _add_groups(draft: Draft, options: InitOptions, looks: list[Look]) -> None:
-    if options.model is not None:
-        draft.set("model", options.model)
-        draft.set("gpu", options.gpu, "For predictions; the groups below were chosen for them.")
+def _add_groups(draft: Draft, num_gpus: int, model: str | None, gpu: str | None, looks: list[Look]) -> None:
+    if model is not None:
+        draft.set("model", model)
+        draft.set("gpu", gpu, "For predictions; the groups below were chosen for them.")
     if "groups" in draft.options:
         return
     lengths = epoch_lengths(looks)
-    if options.model is None or not len(lengths):
-        groups, why = propose_groups(lengths, options.gpus)
+    if model is None or not len(lengths):
+        groups, why = propose_groups(lengths, num_gpus)
         better = "A rule of thumb: hbpack groups finds the fastest for your model and GPU."
         draft.set("groups", groups, f"{why} {better}")
     else:
-        values = {"groups": AUTO, "gpus": options.gpus, "model": options.model, "gpu": options.gpu}
+        values = {"groups": AUTO, "gpus": num_gpus, "model": model, "gpu": gpu}
         draft.set("groups", *fastest_groups(values, lengths))
     if "overflow" not in draft.options:
         draft.set("overflow", "split", "For samples longer than the longest group: split, truncate, drop or error.")

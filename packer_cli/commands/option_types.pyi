@@ -273,6 +273,9 @@ class CallOfCompare(PlanOptions, TokenizeOptions, BoundOptions, RepeatOptions, W
 class CallOfExport(ExportOptions, JobOptions, total=False):
     """Options of `export`."""
 
+class CallOfGroups(AutoGroupsOptions, TokenizeOptions, WorkersOptions, total=False):
+    """Options of `groups`."""
+
 class CallOfPack(PackOptions, EngineOptions, total=False):
     """Options of `pack`."""
 

@@ -310,6 +310,7 @@ class AlternativeGroups:
     """Groups that the choice was compared with."""
 
     name: str
+    """The way they were chosen, such as `HBP's algorithm 1`."""
     groups: str
     """The groups, as `--groups` takes them."""
     seconds: float
@@ -325,23 +326,31 @@ class GroupChoice:
     groups: str
     """The groups, as `--groups` takes them."""
     algorithm: str
+    """`search`, or `hbp`."""
     parallel: str | None = None
     """The degrees of all groups, as `--parallel` takes them; None without TP, CP and pipelines."""
     lockstep: str = "all"
     """The GPUs in lockstep, as `--lockstep` takes them."""
     max_groups: int
+    """Most groups that the search could choose."""
     max_length: int | None
+    """Longest capacity to choose; None: the longest sample fits."""
     gpus: int
+    """Number of GPUs."""
     samples: int
+    """Number of samples of an epoch."""
     tokens: int
+    """Number of their tokens."""
     longest: int
     """Tokens of the longest sample."""
     seconds: float | None
     """Predicted epoch time; None without a model."""
     gpu_hours: float | None
+    """GPU-hours of the predicted epoch."""
     notes: tuple[str, ...]
     """For people."""
     alternatives: tuple[AlternativeGroups, ...]
+    """Other groups that the choice was compared with."""
     predicted_with: Mapping[str, object]
     """The source of the predictions, see `GpuModel.origin`."""
     fingerprint: str

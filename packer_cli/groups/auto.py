@@ -230,14 +230,19 @@ class Candidate:
     """A length and an SP degree that were tried."""
 
     length: int
+    """Tokens of a row."""
     sp_size: int
+    """SP degree of a replica."""
     checkpoint_layers: int
+    """Layers whose activations are computed again."""
     seconds: float | None
     """Seconds of an iteration; None if it does not fit."""
     seconds_per_token: float | None
+    """Seconds that all GPUs take for a token; None if it does not fit."""
     memory_bytes: float | None
     """Memory of a GPU; None if it was not measured."""
     fits: bool
+    """Whether it fits into a GPU's memory."""
     measured: bool
     """Whether the figures are measured, and not predicted."""
     mark: str
@@ -249,6 +254,7 @@ class FoundGroups(GroupChoice):
     """The choice, with what it was made from."""
 
     candidates: tuple[Candidate, ...]
+    """All that were tried, by length and SP degree."""
 
 
 def found_groups(choice: Choice, record: GroupChoice) -> FoundGroups:

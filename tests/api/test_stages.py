@@ -236,3 +236,24 @@ hbpack.status("out"), hbpack.versions("out")
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_config_from_data(corpus, sample, command, tmp_path, capfd):
+    written = hbpack.init(corpus, output=tmp_path / "own.yaml", tokenizer=sample / "tokenizer", gpus=4)
+    assert capfd.readouterr().out == ""
+    words = ("--output", tmp_path / "other.yaml", "--tokenizer", sample / "tokenizer", "--gpus", 4, "--json")
+    done = command("init", corpus, *words)
+    assert {**json_of(written), "output": ""} == {**json.loads(done.stdout), "output": ""}
+    texts = [(tmp_path / name).read_text().splitlines()[2:] for name in ("own.yaml", "other.yaml")]
+    assert texts[0] == texts[1]
+    with pytest.raises(hbpack.HbpackError, match=r"own\.yaml' already exists; remove it"):
+        hbpack.init(corpus, output=tmp_path / "own.yaml")
+    with pytest.raises(hbpack.HbpackError, match="--gpus must be at least 1, got 0"):
+        hbpack.init(corpus, output=tmp_path / "none.yaml", gpus=0)
+
+
+def test_a_checkup(command, tmp_path, capfd):
+    found = hbpack.doctor(tmp_path)
+    assert capfd.readouterr().out == ""
+    names = [each["name"] for each in json.loads(command("doctor", "--output", tmp_path, "--json").stdout)["checks"]]
+    assert [check.name for check in found.checks] == names

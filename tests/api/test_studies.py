@@ -12,6 +12,7 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
+from packer_cli.format.records import json_values
 from tests.api.conftest import GROUPS
 from tests.cli_runner import run
 
@@ -51,6 +52,21 @@ def test_a_comparison(comparison, file, model, command):
     words = ("--algorithms", "isf,bfs/none", "--sort", "-abr", "--model", model, "--gpu", "h100", "--workers", 1)
     assert same(comparison.values()) == same(command("compare", file, *WORDS, *words, "--json").stdout)
     assert [row.name for row in comparison.rows] == ["bfs/none", "isf"]
+
+
+def test_groups(lengths, file, model, command, capfd):
+    options = {"model": model, "gpu": "h100", "gpus": 8}
+    found = hbpack.groups(lengths, **options)
+    assert capfd.readouterr().out == ""
+    done = command("groups", file, "--model", model, "--gpu", "h100", "--gpus", 8, "--json")
+    assert json.loads(json.dumps(json_values(found))) == json.loads(done.stdout)
+    assert hbpack.plan(lengths, groups=found.groups, gpus=8).config.groups
+    with pytest.raises(hbpack.HbpackError, match="--global-tokens has no effect on hbpack groups, which finds the"):
+        hbpack.groups(lengths, global_tokens="64k", **options)
+    with pytest.raises(hbpack.HbpackError, match="--strategy has no effect on hbpack groups"):
+        hbpack.groups(lengths, strategy="hbp", **options)
+    with pytest.raises(hbpack.HbpackError, match="has no option 'groups'"):
+        hbpack.groups(lengths, groups="8k:1", **options)
 
 
 def test_a_simulation(lengths, packed, model, command):

@@ -11,12 +11,11 @@ import pytest
 
 from packer_cli import kernels
 from packer_cli.commands import doctor
-from packer_cli.commands.doctor import run_checks
 
 
 @pytest.fixture(scope="module")
 def checks():
-    return {check.name: check for check in run_checks().checks}
+    return {check.name: check for check in doctor.doctor().checks}
 
 
 def test_this_machine(checks):

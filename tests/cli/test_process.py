@@ -32,7 +32,7 @@ def test_the_end_of_a_file_inside_a_library_is_not_ctrl_c(hbpack, monkeypatch):
     def read(output):
         raise EOFError("Ran out of input")
 
-    monkeypatch.setattr("packer_cli.commands.doctor.run_checks", read)
+    monkeypatch.setattr("packer_cli.commands.doctor.doctor", read)
     with pytest.raises(EOFError, match="Ran out of input") as caught:
         hbpack("doctor")
     assert caught.value.__suppress_context__

@@ -31,11 +31,15 @@ class SchemeRow:
     """A kind of pipeline."""
 
     name: str
+    """Name, by which layouts refer to it."""
     layout: dict[str, int]
+    """Its parallel degrees by name, such as `tp`."""
     num_gpus: int
+    """GPUs of a pipeline."""
     capacity: int
     """Most tokens of a micro-batch."""
     checkpoint_layers: int
+    """Layers whose activations are computed again."""
     gpu_seconds_short: float
     """GPU-seconds of a million tokens in samples of 1,024 tokens, or the capacity, without waiting."""
     gpu_seconds_long: float
@@ -61,14 +65,19 @@ class LayoutChoice:
     """The layouts, that which saves most first, and what they save."""
 
     schemes: tuple[SchemeRow, ...]
+    """The kinds of pipelines that layouts are made of."""
     layouts: tuple[LayoutRow, ...]
+    """The layouts that steps choose from."""
     step_seconds: float
     """Mean time of a step, each on its fastest layout."""
     num_steps: int
+    """Steps of an epoch."""
     num_tried: int
     """Steps that the times are means of."""
     num_gpus: int
+    """Number of GPUs."""
     global_tokens: int
+    """Tokens of an optimizer step."""
 
 
 OptionValues = dict[str, Any]
