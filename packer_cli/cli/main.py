@@ -30,7 +30,7 @@ from packer_cli.engine.progress import LOGGER, say_failures
 from packer_cli.errors import BusyError, HbpackError, PlanError, RunError, UsageError, printable
 from packer_cli.remote.retries import take_failures
 from packer_cli.signals import INSIDE, stop_signals
-from packer_cli.startup import exit_at_once, few_collections, own_process
+from packer_cli.startup import exit_at_once, few_collections
 from packer_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -195,7 +195,6 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic would look for plugins, which hbpack does not use, in the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    own_process()
     show_progress()
     take_failures()  # Those of whatever this process did before.
     LINES.form = next((form for form in FORMATS if form == _value_of("--log-format", sys.argv[1:])), None)
@@ -203,7 +202,6 @@ def main() -> None:
     try:
         with stop_signals(partial(_leave_at_once, output)) as stop:
             try:
-                _start_early(sys.argv[1:])
                 try:
                     cli.main(prog_name="hbpack", standalone_mode=False, obj=output)
                 finally:
@@ -290,20 +288,6 @@ def _leave_at_once(output: JsonOutput, number: int) -> NoReturn:
     with contextlib.suppress(SystemExit):
         _fail(end, output)
     os._exit(end.code)
-
-
-_ON_WORKERS = {"pack", "tokenize"}
-_NOT_EARLY = ("-h", "--help", "--workers", "--engine")
-
-
-def _start_early(words: list[str]) -> None:
-    """Start the server that forks workers, which loads while this process reads options and inputs, for a second."""
-    tokenizer = _value_of("--tokenizer", words)
-    if tokenizer and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
-        from packer_cli.commands.engines import start_server
-        from packer_cli.tokens.ahead import NamedTokenizer
-
-        start_server(NamedTokenizer(tokenizer, _value_of("--chat-template", words), _value_of("--eos-token", words)))
 
 
 def _value_of(option: str, words: list[str]) -> str | None:

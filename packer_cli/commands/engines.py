@@ -7,26 +7,11 @@ from collections.abc import Mapping, Sequence
 from packer_cli.config import validate
 from packer_cli.config.models import EngineConfig
 from packer_cli.engine.local import Engine, LocalEngine, default_workers
-from packer_cli.engine.processes import process_context
 from packer_cli.errors import ConfigError
 from packer_cli.kernels import choose_cache
 from packer_cli.tokens.ahead import NamedTokenizer, settings_for
 
 PRELOAD = ("packer_cli.tokens.preload",)
-
-
-def start_server(tokenizer: NamedTokenizer) -> None:
-    """Start the server that the workers of `make_engine()` are forked from, ahead of that call.
-
-    Args:
-        tokenizer: the tokenizer that the workers will use; the server loads it once, for all of them.
-
-    Raises:
-        RunError: the server cannot be started.
-    """
-    choose_cache()  # The server inherits it.
-    if default_workers() > 1:
-        process_context(PRELOAD, settings_for(tokenizer))
 
 
 def make_engine(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from packer_cli.commands.output_folder import APPEND_MARKER, refuse_other
 from packer_cli.commands.tokenize import CorpusStore
@@ -16,10 +14,7 @@ from packer_cli.commands.write import PackedOutput, refuse_index
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import make_whole
-from packer_cli.engine.processes import start_worker
-from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.startup import known_as_compiled, note_compiled, owns_process, skip_extensions
 
 if TYPE_CHECKING:
     from packer_cli.plan.strategies.protocol import PlanRequest
@@ -71,69 +66,17 @@ def pack_corpus(
 
 @contextmanager
 def _kernels(request: PlanRequest) -> Iterator[None]:
-    """Load the plan's kernels on a thread while the block runs; on the first run, compile them in other processes."""
-    from packer_cli.plan.warming import kernel_shares, warm_up
+    """Load the plan's kernels on a thread while the block runs; on the first run, this compiles them.
 
-    skip_extensions()
-    name = _kernels_name(request)
-    if known_as_compiled(name):
-        with ThreadPoolExecutor(1) as thread:
-            loading = thread.submit(warm_up, request)
-            yield
-        loading.result()
-        return
-    if not owns_process():  # Forked beside a user's threads, as a notebook has them, a process may hang.
-        yield
-        return
-    with in_background(kernel_shares(request)):
-        yield
-    note_compiled(name)
-
-
-def _kernels_name(request: PlanRequest) -> str:
-    """Name the set of kernels that `kernel_shares` compiles; equal sets have equal names."""
-    import llvmlite.binding  # type: ignore[import-untyped]
-    import numba
-
-    planner = request.strategy.plan.__qualname__
-    has_cp = any(group.cp_size > 1 for group in request.groups)
-    needed = (
-        request.algorithm.name,
-        request.fill,
-        request.balance.refine,
-        planner,
-        request.mask,
-        has_cp,
-    )
-    return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)
-
-
-@contextmanager
-def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Call each function in its own process while the block runs.
-
-    The block waits for the processes at its end, and kills them if it fails. Their errors are ignored, so everything
-    must work without them. On Linux they are forked from this process, and so import nothing again.
+    Nobody waits for the thread if the block fails. Its own errors are ignored, as the plan will raise them.
     """
-    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    processes = [context.Process(target=_run, args=(function,), daemon=True) for function in functions]
-    started = []
-    try:
-        with suppress(OSError):
-            for process in processes:
-                process.start()
-                started.append(process)
-        yield
-        for process in started:
-            process.join()
-    finally:
-        for process in started:
-            if process.is_alive():
-                process.kill()
-            process.join()
+    from packer_cli.plan.warming import warm_up
 
+    def load() -> None:
+        with suppress(Exception):
+            warm_up(request)
 
-def _run(function: Callable[[], None]) -> None:
-    start_worker()
-    with suppress(Exception):
-        function()
+    loading = Thread(target=load, daemon=True)
+    loading.start()
+    yield
+    loading.join()

@@ -46,7 +46,6 @@ from packer_cli.remote.path import relative_path
 from packer_cli.shards.manifest import is_of_plan
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.sizes import counted
-from packer_cli.startup import skip_extensions
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, read_index
 from packer_cli.tokens.rejects import write_rejected
 from packer_cli.tokens.samples import StoreSamples
@@ -243,7 +242,6 @@ def make_plan(
         checked: the result of `check_options` for the given options.
         say_options: called with the options when the groups are known, before the planning.
     """
-    skip_extensions()
     store = source / TOKENS
     of_store = StoreSamples(open_store(store))
     resolved, choice = checked, None

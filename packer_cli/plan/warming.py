@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -23,21 +22,13 @@ _LONG = 1 << 20
 
 
 def warm_up(request: PlanRequest) -> None:
-    """Load the kernels of a plan. On the first run, compile them, which takes seconds."""
-    for share in kernel_shares(request):
-        share()
+    """Load all kernels from lengths to shards. On the first run, compile them, which takes seconds.
 
-
-def kernel_shares(request: PlanRequest) -> list[Callable[[], None]]:
-    """Return functions that together load or compile all kernels from lengths to shards, with little overlap.
-
-    They run the plan on tiny inputs, so each kernel is compiled with the signature that the plan uses.
+    The plan is run on tiny inputs, so each kernel is compiled with the signature that the plan uses.
     """
-    # Two functions that take equally long. More would compile shared kernels more than once.
-    shares: list[Callable[[], None]] = [partial(_warm_plan, request)]
     if request.balance.refine:
-        shares.insert(0, _warm_refine)
-    return shares
+        _warm_refine()
+    _warm_plan(request)
 
 
 def tiny(request: PlanRequest) -> PlanRequest:

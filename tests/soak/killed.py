@@ -60,9 +60,7 @@ def _load_kernels() -> None:
     from packer_cli.config import PlanConfig, validate
     from packer_cli.config.resolve import resolve
     from packer_cli.plan.warming import warm_up
-    from packer_cli.startup import skip_extensions
 
-    skip_extensions()
     warm_up(resolve(validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})).request)
 
 
