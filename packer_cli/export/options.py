@@ -175,7 +175,7 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
     entry, _ = manifest.generation.find_epoch(epoch, "--epoch")
     wanted = np.isin(np.arange(len(manifest.groups)), groups)
     packs, iterations, dp_ranks = [], [], []
-    for rank in (ranks.first for ranks in entry.ranks):
+    for rank in entry.first_ranks:
         columns = read_rank_rows(SetFolder(folder), manifest, rank, epoch).columns
         is_own = (columns["place"] == 0) & (columns["pack"] >= 0) & wanted[columns["group"]]
         packs.append(columns["pack"][is_own])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.checksums import find_path_fault, is_checksum
@@ -104,8 +105,23 @@ class Replicas:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankBatches:
+    """The record batches of a rank manifest with several: ranks that read the same, side by side, have one.
+
+    A message of Arrow's IPC format holds each, so that one request fetches the rows of a rank.
+    """
+
+    firsts: tuple[Count, ...]
+    """The first rank of each; the ranks of one end where those of the next begin."""
+    offsets: tuple[Count, ...]
+    """The byte of the file at which each begins, and the one at which the last ends."""
+    xxh3: tuple[Checksum, ...]
+    """xxh3-128 of the bytes of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankFile:
-    """The manifest of ranks that read the same, side by side."""
+    """A rank manifest: of ranks that read the same, side by side, or in a set for many ranks of several such."""
 
     first: Count
     """The first rank."""
@@ -113,6 +129,23 @@ class RankFile:
     """The last rank."""
     xxh3: Checksum
     """xxh3-128 of the file."""
+    batches: RankBatches | None = None
+    """The record batches where there are several; None: all ranks of the file read the same."""
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The first rank of each record batch."""
+        return (self.first,) if self.batches is None else self.batches.firsts
+
+
+class RankRange(NamedTuple):
+    """The place of a rank's rows."""
+
+    path: str
+    xxh3: str
+    """xxh3-128 of the bytes."""
+    span: tuple[int, int] | None
+    """The bytes of the file, which are a message of Arrow's IPC format; None: all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +163,7 @@ class EpochInfo:
     iterations_xxh3: Checksum
     """xxh3-128 of `iterations.arrow`, what all ranks have in common."""
     ranks: tuple[RankFile, ...]
-    """Files in the order of the ranks, each of which is in one file."""
+    """Files in the order of the ranks, each of which is in one file. There are at most 256."""
 
     @property
     def files(self) -> Iterator[tuple[str, str]]:
@@ -139,10 +172,19 @@ class EpochInfo:
         for ranks in self.ranks:
             yield ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
 
-    def file_of(self, rank: int) -> tuple[str, str]:
-        """Return (path, xxh3-128) of the manifest of a rank."""
+    @property
+    def first_ranks(self) -> Iterator[int]:
+        """The first of all ranks that read the same, side by side."""
+        return (first for ranks in self.ranks for first in ranks.firsts)
+
+    def find_rank(self, rank: int) -> RankRange:
+        """Find the rows of a rank."""
         ranks = next(ranks for ranks in self.ranks if ranks.first <= rank <= ranks.last)
-        return ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
+        path, batches = ranks_path(self.path, ranks.first, ranks.last), ranks.batches
+        if batches is None:
+            return RankRange(path, ranks.xxh3, None)
+        number = bisect_right(batches.firsts, rank) - 1
+        return RankRange(path, batches.xxh3[number], batches.offsets[number : number + 2])  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)

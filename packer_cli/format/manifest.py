@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from packer_cli.format.records import json_values, read_record, sort_keys
 from packer_cli.format.schema import RowColumns, index_schema, token_type
 from packer_cli.format.tokens import InputInfo, PlanOptions, SampleOptions, TokenizerInfo
 from packer_cli.remote.local import open_source
-from packer_cli.remote.path import is_remote, path_from
+from packer_cli.remote.path import RemotePath, is_remote, path_from
 from packer_cli.version import __version__
 
 
@@ -187,12 +187,9 @@ _PLANNED = [field.name for field in fields(PlanOptions)]
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Make the bytes of `hbpack.json`, with its checksum. Values that repeat `plan.arrow` have their keys in order,
     too."""
-    values, metrics = asdict(manifest), json_values(manifest.metrics)
-    values["counts"] = sort_keys(json_values(manifest.counts))
-    values["metrics"] = metrics if manifest.history else sort_keys(metrics)
-    config = values["config"].items()
-    values["config"] = {name: sort_keys(value) for name, value in config if value is not None}
-    return sign_json(values)
+    values = json_values(manifest)
+    in_order = ("counts", "config") if manifest.history else ("counts", "metrics", "config")
+    return sign_json(values | {name: sort_keys(values[name]) for name in in_order})
 
 
 def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True) -> Manifest:
@@ -248,8 +245,13 @@ def _check(manifest: Manifest) -> None:
         for epoch in generation.epochs:
             borders = [0, *(ranks.last + 1 for ranks in epoch.ranks)]
             firsts = [ranks.first for ranks in epoch.ranks]
-            if borders != [*firsts, generation.num_gpus] or any(a >= b for a, b in pairwise(borders)):
+            own = [*epoch.first_ranks, generation.num_gpus]
+            is_rising = all(a < b for a, b in pairwise(own)) and {*firsts} <= {*own}
+            if borders != [*firsts, generation.num_gpus] or not is_rising:
                 raise ValueError(f"the ranks of {epoch.path} are not 0 to {generation.num_gpus - 1}, each once")
+            for found in (ranks.batches for ranks in epoch.ranks if ranks.batches is not None):
+                if not len(found.firsts) == len(found.xxh3) == len(found.offsets) - 1:
+                    raise ValueError(f"the record batches of {epoch.path} lack offsets or checksums")
 
 
 class SetFolder:
@@ -281,10 +283,18 @@ class SetFolder:
             require_damage(error)
             raise FormatError(f"{self.name(path)!r} {fault_of(error)}; {self.remedy}") from None
 
-    def read(self, path: str, xxh3: str | None = None) -> pa.Buffer:
-        """Read a file whole. Raises OSError, or ValueError, also if it has another checksum."""
-        with open_source(inside(self.root, path)) as source:
-            data = source.read_buffer()
+    def read(self, path: str, xxh3: str | None = None, span: tuple[int, int] | None = None) -> pa.Buffer:
+        """Read a file whole, or these bytes of it. Raises OSError, or ValueError, also if it has another checksum.
+
+        Price: of bytes of a remote file, one request.
+        """
+        file = inside(self.root, path)
+        if span is not None and isinstance(file, RemotePath):
+            data = pa.py_buffer(file.read_range(*span))
+        else:
+            with open_source(file) as source:
+                source.seek(span[0] if span else 0)
+                data = source.read_buffer(span and span[1] - span[0])
         if xxh3 is not None and (why := check_bytes(data, xxh3)):
             raise ValueError(why)
         return data

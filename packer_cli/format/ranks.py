@@ -79,18 +79,21 @@ def _counts_up(values: NDArray[np.int64], length: int) -> bool:
     return bool(strides.min() >= 0 and strides.max() <= 1 and strides[0] == strides[-1] == 1)
 
 
-def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *, compares: bool = True) -> Columns:
+def read_rank(files: SetFolder, entry: EpochInfo, rank: int, fingerprint: str, *, compares: bool = True) -> Columns:
     """Read the manifest of a rank in an epoch that was written: the columns of `RANK_SCHEMA`, copied.
 
     Args:
-        data: the whole file, `entry.file_of(rank)`.
-        fingerprint, compares: as for `read_iterations`.
+        fingerprint, compares: as for `read_iterations`. Rows in a part of a file are always compared.
 
     Raises:
-        ValueError: what is wrong with the file, in a few words.
+        OSError, ValueError: what is wrong with the file, in a few words.
     """
-    path, xxh3 = entry.file_of(rank)
-    columns = _read(data, path, xxh3 if compares else None, fingerprint, lambda names: RANK_SCHEMA)
+    path, xxh3, span = entry.find_rank(rank)
+    if span is None:
+        data = files.read(path)
+        columns = _read(data, path, xxh3 if compares else None, fingerprint, lambda names: RANK_SCHEMA)
+    else:
+        columns = _copied(pa.ipc.read_record_batch(files.read(path, xxh3, span), RANK_SCHEMA))
     if not _counts_up(columns["iteration"], entry.num_iterations):
         raise ValueError(f"its iterations are not 0 to {entry.num_iterations - 1} in order")
     return columns
@@ -108,11 +111,14 @@ def _read(
             why = "it has other columns"
         if why is not None:
             raise ValueError(why)
-        table = reader.read_all()
-        return {name: np.array(to_numpy(table.column(name).combine_chunks())) for name in schema.names}
+        return _copied(reader.get_batch(0))
     except (OSError, pa.ArrowException) as error:
         require_damage(error)
         raise ValueError(why or str(error)) from None
+
+
+def _copied(batch: pa.RecordBatch) -> Columns:
+    return {name: np.array(to_numpy(batch.column(name))) for name in batch.schema.names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +167,8 @@ def read_rank_rows(
     path = iterations_path(entry.path)
     with files.reading(path):
         iterations = read_iterations(files.read(path), entry, manifest.fingerprint, compares=compares)
-    path, _ = entry.file_of(rank)
-    with files.reading(path):
-        of_rank = read_rank(files.read(path), entry, rank, manifest.fingerprint, compares=compares)
+    with files.reading(entry.find_rank(rank).path):
+        of_rank = read_rank(files, entry, rank, manifest.fingerprint, compares=compares)
         columns = _rows(iterations, of_rank, manifest, rank)
     if is_written:
         columns["step"] = columns["step"] + entry.first_step

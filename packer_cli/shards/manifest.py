@@ -26,10 +26,10 @@ from packer_cli.format.constants import (
     SHARD_MARKERS,
     STORE_COPY,
 )
-from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
+from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions, manifest_bytes, parse_manifest
 from packer_cli.format.ragged import owners
-from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
+from packer_cli.format.schema import epoch_name
 from packer_cli.format.versions import is_in_version
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import PieceLoss, Plan
@@ -290,14 +290,13 @@ def write_epochs(
     for number, schedule in enumerate(plan.epochs, first_epoch):
         name = f"{path}/{epoch_name(number)}"
         columns = EpochColumns(plan, schedule, piece_loss)
-        xxh3 = write_epoch(folder, name, own_fingerprint, columns)
-        ranks = [RankFile(first=a, last=b, xxh3=xxh3[ranks_path(name, a, b)]) for a, b in columns.ranks]
+        xxh3, ranks = write_epoch(folder, name, own_fingerprint, columns)
         epochs.append(
             EpochInfo(
                 path=name,
                 num_iterations=schedule.num_iterations,
                 num_steps=schedule.num_steps,
-                iterations_xxh3=xxh3[iterations_path(name)],
+                iterations_xxh3=xxh3,
                 ranks=tuple(ranks),
             )
         )

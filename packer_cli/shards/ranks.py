@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import Columns, dtype_of, to_batch
+from packer_cli.format.entries import RankBatches, RankFile
+from packer_cli.format.ragged import offsets_of
 from packer_cli.format.schema import RANK_SCHEMA, identify, iteration_schema, iterations_path, ranks_path
+from packer_cli.format.shards import find_blocks
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import FILLER, Int64Array, PieceLoss, Plan, Schedule
 
 _WRITERS = 8
+MOST_FILES = 256
+"""Most rank manifests of an epoch. Where more ranks read rows of their own, each file is of several."""
+ROWS_PER_FILE = 1 << 20
+"""Rows of such a file: 40 MiB."""
 
 
 class EpochColumns:
@@ -49,29 +57,39 @@ class EpochColumns:
             "row_length": schedule.slot_row_length,
         }
         self._slots = _slots_of_gpus(plan, schedule)
-        first = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
-        self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
-        """(first, last) of ranks that always read the same."""
+        self._num_gpus = plan.num_gpus
+        self.first_ranks = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
+        """The first of all ranks that always read the same."""
 
-    def of_file(self, folder: str) -> dict[str, tuple[pa.Schema, Callable[[], Columns]]]:
-        """List the schema of each file of the epoch and the function that makes its columns, by path.
+    @property
+    def iterations(self) -> Columns:
+        """Columns that all ranks have in common."""
+        return _typed(self._of_iterations, iteration_schema(self._of_iterations))
 
-        Args:
-            folder: of the epoch, in the set.
-        """
-        schema = iteration_schema(self._of_iterations)
-        files: dict[str, tuple[pa.Schema, Callable[[], Columns]]]
-        files = {iterations_path(folder): (schema, partial(_typed, self._of_iterations, schema))}
-        for first, last in self.ranks:
-            make = partial(_typed, self._of_slots, RANK_SCHEMA, self._slots[first])
-            files[ranks_path(folder, first, last)] = RANK_SCHEMA, make
-        return files
+    def of_ranks(self, firsts: Sequence[int]) -> Columns:
+        """Make the rows of some of `first_ranks`, one rank after another."""
+        slots = np.concatenate([self._slots[first] for first in firsts])
+        return _typed(self._of_slots, RANK_SCHEMA, slots)
+
+    def num_rows(self, first: int) -> int:
+        """Count the rows of a rank."""
+        return len(self._slots[first])
+
+    def list_files(self) -> list[tuple[int, int]]:
+        """List the (first, last) rank of each rank manifest: one of `first_ranks` each, where these are few."""
+        num_rows = sum(map(self.num_rows, self.first_ranks))
+        num_files = len(self.first_ranks)
+        if num_files > MOST_FILES:
+            num_files = min(MOST_FILES, -(-num_rows // ROWS_PER_FILE))
+        cuts = np.linspace(0, len(self.first_ranks), num_files, endpoint=False).astype(int).tolist()
+        borders = [*(self.first_ranks[cut] for cut in cuts), self._num_gpus]
+        return [(begin, end - 1) for begin, end in itertools.pairwise(borders)]
 
 
 def write_epoch(
     folder: Path, path: str, fingerprint: str, columns: EpochColumns, only: Collection[str] | None = None
-) -> dict[str, str]:
-    """Write the files of one epoch; gives the xxh3-128 of each, by path.
+) -> tuple[str, list[RankFile]]:
+    """Write the files of one epoch; give the xxh3-128 of `iterations.arrow`, and the entries of the others.
 
     Args:
         folder: that of the set.
@@ -79,24 +97,47 @@ def write_epoch(
         fingerprint: of the generation that they belong to.
         only: the files to write; None is all.
     """
-    files = {name: file for name, file in columns.of_file(path).items() if only is None or name in only}
 
-    def write(name: str) -> str:
-        own, make = files[name]
+    making = (
+        Lock()
+    )  # Most of the time goes into waiting for the disk; threads of Python would get in each other's way.
+
+    def write(name: str, own: pa.Schema, make: Callable[[], Columns], num_rows: Sequence[int]) -> _Written:
+        if only is not None and name not in only:
+            return "", memoryview(b"")
         schema = identify(own, fingerprint, name)
         with making:
-            content = pa.BufferOutputStream()
+            batch, content = to_batch(make(), schema), pa.BufferOutputStream()
             with pa.ipc.new_file(content, schema) as writer:
-                writer.write_batch(to_batch(make(), schema))
+                for begin, end in itertools.pairwise(offsets_of(np.array(num_rows)).tolist()):
+                    writer.write_batch(batch.slice(begin, end - begin))
+        data = content.getvalue()
         with atomic_file(folder / name) as file:
-            file.write(content.getvalue())
-        return file.hexdigest()
+            file.write(data)
+        return file.hexdigest(), memoryview(data)
 
-    # Most of the time goes into waiting for the disk. The rest is Python, for which threads would only get in each
-    # other's way.
-    making = Lock()
+    def write_ranks(first: int, last: int) -> RankFile:
+        own = columns.first_ranks[bisect_left(columns.first_ranks, first) : bisect_right(columns.first_ranks, last)]
+        num_rows = [columns.num_rows(rank) for rank in own]
+        xxh3, data = write(ranks_path(path, first, last), RANK_SCHEMA, lambda: columns.of_ranks(own), num_rows)
+        if len(own) == 1 or not data:
+            return RankFile(first=first, last=last, xxh3=xxh3)
+        blocks = find_blocks(data)
+        offsets = [*(begin for begin, *_ in blocks), sum(blocks[-1])]
+        checksums = [xxhash.xxh3_128_hexdigest(data[begin:end]) for begin, end in itertools.pairwise(offsets)]
+        batches = RankBatches(firsts=tuple(own), offsets=tuple(offsets), xxh3=tuple(checksums))
+        return RankFile(first=first, last=last, xxh3=xxh3, batches=batches)
+
+    common = columns.iterations
+    schema = iteration_schema(common)
     with ThreadPoolExecutor(_WRITERS) as pool:
-        return dict(zip(files, pool.map(write, files), strict=True))
+        iterations = pool.submit(write, iterations_path(path), schema, lambda: common, [len(common["step"])])
+        ranks = [*pool.map(write_ranks, *zip(*columns.list_files(), strict=True))]
+        return iterations.result()[0], ranks
+
+
+_Written = tuple[str, memoryview]
+"""xxh3-128 of a file, and its bytes; nothing of one that is not to be written."""
 
 
 def _slots_of_gpus(plan: Plan, schedule: Schedule) -> Sequence[Int64Array]:

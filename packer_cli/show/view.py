@@ -72,7 +72,7 @@ def find_pack(files: SetFolder, manifest: Manifest, packs: Collection[int], epoc
     """
     found: dict[int, Place] = {}
     entry, _ = manifest.generation.find_epoch(epoch, "--epoch")
-    for rank in (ranks.first for ranks in entry.ranks):
+    for rank in entry.first_ranks:
         if len(found) == len(packs):
             break
         rows = read_rank_rows(files, manifest, rank, epoch, "--epoch")

@@ -26,7 +26,7 @@ from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_span
 from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.ranks import read_iterations, read_rank
-from packer_cli.format.schema import CHECKSUM, ITEM_VALUES, TREE_COLUMNS, row_checksums
+from packer_cli.format.schema import CHECKSUM, ITEM_VALUES, TREE_COLUMNS, iterations_path, row_checksums
 from packer_cli.format.shards import ShardFile, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
@@ -153,20 +153,20 @@ def check_epoch(
     """
     found: dict[str, str] = {}
     times = np.zeros(sum(group.num_packs for group in manifest.groups), dtype=np.int64)
-    files, expected = SetFolder(folder), columns.of_file(epoch.path) if columns else {}
-    ranks = [None, *(file.first for file in epoch.ranks)]
-    for (path, _), rank in zip(epoch.files, ranks, strict=True):
+    files, common = SetFolder(folder), iterations_path(epoch.path)
+    for rank in (None, *epoch.first_ranks):
+        path = common if rank is None else epoch.find_rank(rank).path
         if path in skip:
             continue
         try:
-            data = files.read(path)
             if rank is None:
-                table = read_iterations(data, epoch, generation.fingerprint, compares=False)
+                table = read_iterations(files.read(path), epoch, generation.fingerprint, compares=False)
+                planned = columns.iterations if columns else {}
             else:
-                table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
-            if columns and path not in expected:
-                raise ValueError("the plan has no such ranks")
-            planned = expected[path][1]() if columns else {}
+                table = read_rank(files, epoch, rank, generation.fingerprint, compares=False)
+                if columns and rank not in columns.first_ranks:
+                    raise ValueError("the plan has no such ranks")
+                planned = columns.of_ranks([rank]) if columns else {}
             wrong = [name for name, values in planned.items() if not np.array_equal(values, table[name])]
             if wrong:
                 raise ValueError(f"its {', '.join(wrong)} are not the plan's")
