@@ -1,8 +1,7 @@
 """Arrow record batches to records, column by column.
 
-Nested columns are flattened once and put together again, which is several times faster than a scalar at a
-time. A struct gives None for every key that a row lacks; such keys are dropped, as transformers does,
-all but `content` of a message, whose null means something beside `tool_calls`.
+A struct gives None for every key that a row lacks; such keys are dropped, as transformers does, all but `content` of a
+message, whose null means something beside `tool_calls`.
 """
 
 from __future__ import annotations
@@ -125,8 +124,11 @@ def _values(name: str, column: pa.Array) -> list[Any]:
     """Convert as `to_python`, with views for lists of integers; of media, True for each that is present."""
     if name in unused.MEDIA:
         return [present or None for present in is_present(column).tolist()]
-    array = integers(column)
-    return to_python(column) if array is None else _lists(array, column)
+    values = integers(column)
+    if values is None:
+        return to_python(column)
+    rows = [values[start:stop] for start, stop in pairwise(bounds(column).tolist())]
+    return [row if is_there else None for row, is_there in zip(rows, column.is_valid().to_pylist(), strict=True)]
 
 
 def _why(error: Exception) -> str:
@@ -249,72 +251,40 @@ def integers(column: pa.Array) -> NDArray[Any] | None:
     return None if values.null_count else values.to_numpy(zero_copy_only=False)
 
 
-def _lists(values: Any, column: pa.Array) -> list[Any]:
-    """Cut the lists of a column from all of their values."""
-    return _with_nulls([values[start:stop] for start, stop in pairwise(bounds(column).tolist())], column)
+def to_python(column: pa.Array) -> list[Any]:
+    """Convert as `to_pylist`, without structs' null keys, with JSON and maps decoded."""
+    read, values = _reader(column.type), column.to_pylist()
+    return values if read is None else [each if each is None else read(each) for each in values]
 
 
-def _with_nulls(rows: list[Any], column: pa.Array) -> list[Any]:
-    if not column.null_count:
-        return rows
-    valid = column.is_valid().to_pylist()
-    return [row if ok else None for row, ok in zip(rows, valid, strict=True)]
-
-
-def to_python(column: pa.Array, *, are_messages: bool = True) -> list[Any]:
-    """Convert as `to_pylist`, but fast for nested columns, without structs' null keys, with JSON and maps decoded.
+def _reader(kind: pa.DataType, *, is_message: bool = True) -> Callable[[Any], Any] | None:
+    """Make what turns values that `to_pylist` gives, but null, into those of records; None: they are.
 
     Args:
-        are_messages: whether structs with a `role`, here or in lists, are messages.
+        is_message: whether structs with a `role`, of this type or in lists, are messages.
     """
-    kind = column.type
     if isinstance(kind, pa.JsonType):
-        return [None if text is None else read_json(text) for text in to_python(column.storage)]
-    if pa.types.is_map(kind):
-        key, item = kind.key_field.name, kind.item_field.name
-        maps = to_python(column.view(pa.list_(pa.struct([kind.key_field, kind.item_field]))), are_messages=False)
-        return [pairs and {pair[key]: pair[item] for pair in pairs if item in pair} for pairs in maps]
-    if pa.types.is_dictionary(kind):  # Rows share the entries, which decoding would copy for each.
-        used = column.indices.unique().drop_null()
-        entries = dict(zip(used.to_pylist(), _entries(column.dictionary, used), strict=True))
-        return [entries.get(index) for index in column.indices.to_pylist()]
+        return read_json
+    if pa.types.is_dictionary(kind):
+        return _reader(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
-        return to_python(column.storage)
-    if _is_list(kind):
-        return _lists(to_python(column.flatten(), are_messages=are_messages), column)
-    if pa.types.is_struct(kind):
-        return _with_nulls(_structs(column, are_messages), column)
-    if pa.types.is_nested(kind):
-        return [_without_nulls(value) for value in column.to_pylist()]
-    found: list[Any] = column.to_pylist()
-    return found
+        return _reader(kind.storage_type)
+    if pa.types.is_map(kind):
+        read = _reader(kind.item_type, is_message=False)
+        return lambda pairs: {key: read(item) if read else item for key, item in pairs if item is not None}
+    if hasattr(kind, "value_type"):  # Any kind of list.
+        read = _reader(kind.value_type, is_message=is_message)
+        return read and (lambda values: [each if each is None else read(each) for each in values])
+    if not pa.types.is_struct(kind):
+        return None
+    readers = [(field.name, read) for field in kind if (read := _reader(field.type, is_message=False))]
+    kept = KEEP_NULL if is_message and kind.get_field_index("role") >= 0 else None
 
+    def read_struct(value: dict[str, Any]) -> dict[str, Any]:
+        found = {name: each for name, each in value.items() if each is not None or name == kept}
+        for name, read in readers:
+            if found.get(name) is not None:
+                found[name] = read(found[name])
+        return found
 
-def _entries(dictionary: pa.Array, used: pa.Array) -> list[Any]:
-    try:
-        return to_python(dictionary.take(used))
-    except pa.ArrowNotImplementedError:  # For string views, among others.
-        return [to_python(dictionary.slice(place, 1))[0] for place in used.to_pylist()]
-
-
-def _structs(column: pa.Array, are_messages: bool) -> list[dict[str, Any]]:
-    names = [entry.name for entry in column.type]
-    kept = KEEP_NULL if are_messages and "role" in names else None
-    parts = column.flatten()
-    fields = [to_python(part, are_messages=False) for part in parts]
-    if not names:
-        return [{} for _ in range(len(column))]
-    if any(part.null_count and name != kept for name, part in zip(names, parts, strict=True)):
-        return [
-            {name: value for name, value in zip(names, row, strict=True) if value is not None or name == kept}
-            for row in zip(*fields, strict=True)
-        ]
-    return [dict(zip(names, row, strict=True)) for row in zip(*fields, strict=True)]
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    if isinstance(value, list):
-        return [_without_nulls(entry) for entry in value]
-    return value
+    return read_struct
