@@ -1,6 +1,6 @@
 """The guard of output folders: one run at a time writes to a folder, and only if nothing in it is somebody else's.
 
-The tasks of a job array are one run: they share the folder's lock, and each holds a lock of its own beside it.
+The tasks of a job array are one run: each holds a lock of its own, beside which no run has the folder to itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from pathlib import Path
 from packer_cli.errors import BusyError, OutputError
 from packer_cli.files import is_temporary, no_link, remove_temporaries
 from packer_cli.remote import lock as remote_lock
+from packer_cli.remote.lock import LockHolder
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.sizes import duration
 
@@ -28,7 +29,6 @@ LOGGER = logging.getLogger("hbpack")
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
 
-_WRITES = "another hbpack run writes to it"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _PATIENCE = 0.3
 """Seconds to wait for a lock: `find_holders` takes each for a moment."""
@@ -36,7 +36,7 @@ _TASK_PATIENCE = 30.0
 """Seconds that a task of an array waits while another one completes the output."""
 
 _MOST_NAMED = 3
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 5.0
 """Seconds between looks at a folder that another run holds; each pause is half as long again as the one before."""
 _wait = ContextVar("wait", default=0.0)
 
@@ -75,6 +75,13 @@ class Holder:
     pid: int
     note: str = ""
     """See `add_note`."""
+    age: float = 0.0
+    """Seconds since a holder of a remote folder said so."""
+
+
+class _Held(Exception):  # noqa: N818 - it becomes a BusyError.
+    def __init__(self, holder: Holder) -> None:
+        self.holder = holder
 
 
 @contextmanager
@@ -146,57 +153,50 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
     Raises:
         BusyError: another process holds it, and has not let go in the time of `waiting`.
     """
+    begin, pause, seconds = time.monotonic(), _FIRST_PAUSE, _wait.get()
     with ExitStack() as held:
-        pauses = _pauses(folder)
         while True:
             try:
                 held.enter_context(_lock_now(folder, task))
                 break
-            except BusyError:
-                if not next(pauses, False):
-                    raise
+            except _Held as error:
+                patience = _TASK_PATIENCE if task and error.holder.task is None else _PATIENCE
+                left = begin + max(seconds, patience) - time.monotonic()
+                if left <= 0:
+                    raise _busy(folder, error.holder, task) from None
+            if seconds and pause == _FIRST_PAUSE:
+                _say_who(folder, seconds)
+            time.sleep(min(pause, left))
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
         yield
 
 
-def _pauses(folder: Path | RemotePath) -> Iterator[bool]:
-    """Sleep before each yield of True, as long as `waiting` says; say at first who is waited for."""
-    seconds = _wait.get()
-    end, pause = time.monotonic() + seconds, _FIRST_PAUSE
-    if seconds:
-        named = [f"process {each.pid} on {each.host}" for each in find_holders(folder)[:_MOST_NAMED] if each.host]
-        who = ", ".join(named) or "another hbpack run"
-        LOGGER.info("waiting up to %s for %s to end, which writes to %s", duration(seconds), who, folder)
-    while (left := end - time.monotonic()) > 0:
-        time.sleep(min(pause, left))
-        yield True
-        pause = min(1.5 * pause, _LONGEST_PAUSE)
+def _say_who(folder: Path, seconds: float) -> None:
+    named = [f"process {each.pid} on {each.host}" for each in find_holders(folder)[:_MOST_NAMED] if each.host]
+    who = ", ".join(named) or "another hbpack run"
+    LOGGER.info("waiting up to %s for %s to end, which writes to %s", duration(seconds), who, folder)
 
 
 @contextmanager
 def _lock_now(folder: Path, task: TaskLock | None) -> Iterator[None]:
-    """Lock a folder, as `lock_folder`, or raise BusyError at once."""
-    if isinstance(folder, RemotePath):
-        with _take_remote(folder, task):
-            if task is None:
-                remote_lock.remove_dead(folder, f"{LOCK_NAME}.")  # While this run has the folder, no task runs.
-            else:
-                _refuse_other_stages(folder, task)
-            yield
-        return
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    """Lock a folder, as `lock_folder`, or raise `_Held` at once.
+
+    A run or a task takes its own lock, and then looks for the others': of two that do so, one sees the other.
+    """
+    made = [] if is_remote(folder) else [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with ExitStack() as held:
-            whole = folder / LOCK_NAME
-            if task is None:
-                held.callback(_remove_locks, folder, _lock(whole, fcntl.LOCK_EX, _busy(folder, _WRITES)))
+        name = task.name if task else LOCK_NAME
+        lock = remote_lock.RemoteLock(folder, name) if isinstance(folder, RemotePath) else _FileLock(folder / name)
+        if (own := lock.take()) is not None:
+            raise _Held(Holder(task, own.host, own.pid, age=own.age))
+        with lock, ExitStack() as held:
+            for other in find_holders(folder):
+                if other.task != task and not (task and other.task and other.task.stage == task.stage):
+                    raise _Held(other)
+            if task is None:  # While this run has the folder, no task runs.
+                _remove_dead(folder)
                 held.callback(remove_temporaries, folder)  # Those of an array may be another task's.
-            else:
-                held.callback(_leave, whole, _lock(whole, fcntl.LOCK_SH, _busy(folder, _WRITES)))
-                path = folder / task.name
-                busy = _busy(folder, f"another process runs task {task.index}")
-                held.callback(_remove, path, _lock(path, fcntl.LOCK_EX, busy))
-                _refuse_other_stages(folder, task)
             yield
     finally:
         with suppress(OSError):
@@ -204,56 +204,29 @@ def _lock_now(folder: Path, task: TaskLock | None) -> Iterator[None]:
                 new.rmdir()
 
 
-def _take_remote(folder: RemotePath, task: TaskLock | None) -> remote_lock.RemoteLock:
-    """Take the lock of a run or a task, and then look for the other kind: of two that do so, one sees the other.
-
-    Raises:
-        BusyError: another process holds it.
-    """
-    lock = remote_lock.RemoteLock(folder, task.name if task else LOCK_NAME)
-    deadline = time.monotonic() + (_TASK_PATIENCE if task else _PATIENCE)
-    while True:
-        holder = lock.take()
-        if holder is None:
-            others = remote_lock.find_holders(folder, LOCK_NAME)
-            others = {name: other for name, other in others.items() if name != lock.name}
-            if LOCK_NAME not in others and (task or not others):
-                return lock
-            lock.release()
-            holder = next(iter(others.values()))
-        if time.monotonic() > deadline:
-            raise _busy(folder, f"{_WRITES} (process {holder.pid} on {holder.host}, seen {holder.age:.0f} s ago)")
-        time.sleep(_PATIENCE / 10)
-
-
-def _busy(folder: object, what: str) -> BusyError:
+def _busy(folder: Path, holder: Holder, task: TaskLock | None) -> BusyError:
+    what = "another hbpack run writes to it"
+    if task and holder.task:
+        what = f"tasks of hbpack {holder.task.stage} write to it"
+    if task and holder.task == task:
+        what = f"another process runs task {task.index}"
+    if is_remote(folder):
+        what += f" (process {holder.pid} on {holder.host}, seen {holder.age:.0f} s ago)"
     return BusyError(f"output folder {str(folder)!r}: {what}; wait until that has ended, or name another folder")
-
-
-def _refuse_other_stages(folder: Path | RemotePath, task: TaskLock) -> None:
-    for holder in find_holders(folder):
-        if holder.task and holder.task.stage != task.stage:
-            raise _busy(folder, f"tasks of hbpack {holder.task.stage} write to it")
 
 
 def find_holders(folder: Path | RemotePath) -> list[Holder]:
     """Find the runs that write to a folder, as far as its file system has locks: one, or tasks by stage and index."""
     if isinstance(folder, RemotePath):
-        found = [
-            (name, f"{other.host} {other.pid} {other.note}")
-            for name, other in remote_lock.find_holders(folder, LOCK_NAME).items()
-        ]
+        found: Iterable[tuple[str, LockHolder | None]] = remote_lock.find_holders(folder, LOCK_NAME).items()
     else:
-        found = [(path.name, text) for path in folder.glob(f"{LOCK_NAME}*") if (text := _who_holds(path)) is not None]
+        found = ((path.name, _who_holds(path)) for path in folder.glob(f"{LOCK_NAME}*"))
     holders = []
-    for name, text in found:
+    for name, other in found:
         stage, _, index = name.removeprefix(LOCK_NAME).removeprefix(".").rpartition(".")
-        if name == LOCK_NAME or (stage and index.isdigit()):
-            host, pid, note, *_ = [*text.split(), "", "", ""]
+        if other is not None and (name == LOCK_NAME or (stage and index.isdigit())):
             task = TaskLock(stage, int(index)) if stage else None
-            holders.append(Holder(task, host, int(pid) if pid.isdigit() else 0, note))
-    if any(holder.task for holder in holders):
-        holders = [holder for holder in holders if holder.task]
+            holders.append(Holder(task, other.host, other.pid, other.note, other.age))
     return sorted(holders, key=lambda holder: (holder.task.stage, holder.task.index) if holder.task else ("", 0))
 
 
@@ -266,66 +239,63 @@ def add_note(folder: Path | RemotePath, task: TaskLock, word: str) -> None:
         file.write(f"{word}\n")
 
 
-def _who_holds(path: Path) -> str | None:
-    """Read what a lock's holder wrote into its file; None if nobody holds the lock, or only tasks share it."""
-    try:
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return file.read(4096).decode(errors="replace").strip()
-    except OSError:
-        pass
-    return None
-
-
-def _remove(path: Path, descriptor: int) -> None:
-    with suppress(OSError):
-        path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
-    os.close(descriptor)
-
-
-def _remove_locks(folder: Path, descriptor: int) -> None:
-    """Remove the folder's lock, and what killed tasks left: while the folder is held, none runs."""
-    for path in folder.glob(f"{LOCK_NAME}.*"):
-        with suppress(OSError):
-            path.unlink()
-    _remove(folder / LOCK_NAME, descriptor)
-
-
-def _leave(path: Path, descriptor: int) -> None:
-    """Let go of a shared lock; the last one removes its file."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+def _remove_dead(folder: Path | RemotePath) -> None:
+    """Remove the locks that killed tasks left."""
+    if isinstance(folder, RemotePath):
+        remote_lock.remove_dead(folder, f"{LOCK_NAME}.")
         return
-    except OSError:  # A file system that knows no locks.
-        pass
-    _remove(path, descriptor)
+    for lock in map(_FileLock, folder.glob(f"{LOCK_NAME}.*")):
+        with suppress(OSError, OutputError):  # Somebody else's, or a link.
+            if lock.take() is None:
+                lock.release()
 
 
-def _lock(path: Path, kind: int, busy: BusyError) -> int:
-    deadline = time.monotonic() + (_TASK_PATIENCE if kind == fcntl.LOCK_SH else _PATIENCE)
-    while True:
-        descriptor = no_link(str(path), os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return descriptor
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                if time.monotonic() < deadline:
-                    time.sleep(_PATIENCE / 10)
-                    continue
-                raise busy from None
-            error.filename = str(path.parent)
-            raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                if kind == fcntl.LOCK_EX:
+class _FileLock:
+    """A lock file, as `RemoteLock` is an object."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def take(self) -> LockHolder | None:
+        """Take the lock, and return None; return the holder if another has the lock."""
+        while True:
+            descriptor = no_link(str(self._path), os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    os.close(descriptor)
+                    if isinstance(error, BlockingIOError):
+                        return _who_holds(self._path) or LockHolder("", "", 0, time.time())
+                    error.filename = str(self._path.parent)
+                    raise
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), self._path.stat()):
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode(), 0)
-                return descriptor
-        os.close(descriptor)  # Its holder removed it after it was opened here.
+                    self._descriptor = descriptor
+                    return None
+            os.close(descriptor)  # Its holder removed it after it was opened here.
+
+    def release(self) -> None:
+        """Let go of the lock that was taken."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
+        os.close(self._descriptor)
+
+    def __enter__(self) -> None:
+        """Do nothing: the lock is held as long as its file is open."""
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _who_holds(path: Path) -> LockHolder | None:
+    """Read who holds a lock; None if nobody does."""
+    with suppress(OSError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            host, pid, note, *_ = [*file.read(4096).decode(errors="replace").split(), "", "", ""]
+            return LockHolder("", host, int(pid) if pid.isdigit() else 0, time.time(), note)
+    return None

@@ -332,7 +332,7 @@ def test_locks_of_tasks(hbpack, tokenize_words, plain, tmp_path):
         )
         assert hbpack(*tokenize_words, out, "--shard", "0/4").code == 0
         assert {path.name for path in out.glob(f"{LOCK_NAME}*")} == {
-            LOCK_NAME, f"{LOCK_NAME}.tokenize.1", f"{LOCK_NAME}.tokenize.2",
+            f"{LOCK_NAME}.tokenize.1", f"{LOCK_NAME}.tokenize.2",
         }  # fmt: skip
     assert tree(out) == tree(plain)
 
