@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.commands.arguments import StrPath, refuse_given, takes
 from packer_cli.commands.engines import make_engine
+from packer_cli.commands.output_folder import current_header
 from packer_cli.config import validate
 from packer_cli.config.models import JobConfig
 from packer_cli.config.set_options import ExportConfig
@@ -22,12 +23,16 @@ from packer_cli.export.formats import load_format
 from packer_cli.export.listing import ExportListing, count_files, read_listing
 from packer_cli.export.push import PushOptions, check_push, push_export, push_set
 from packer_cli.export.stage import Exporter
-from packer_cli.format.constants import VALIDATION
+from packer_cli.files import intact_or_none
+from packer_cli.format.constants import STORE_COPY, VALIDATION
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.records import Hidden
 from packer_cli.format.versions import set_at
 from packer_cli.remote.path import as_path
 from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.own_store import store_of
+from packer_cli.tokens.derived import HUB, note_derived
+from packer_cli.tokens.index import read_index
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import CallOfExport
@@ -124,12 +129,17 @@ def _export(
     if options is None:
         assert push is not None
         with progress_bar("Checking", unit="bytes") as progress:
-            return Exported(pushed_to=push_set(push, folder, engine, progress), is_complete=True)
+            name = push_set(push, folder, engine, progress)
+        _note(folder, "push", f"{HUB}{name}")
+        return Exported(pushed_to=name, is_complete=True)
     manifest = read_manifest(folder)
     _say_what_is_left_out(manifest, options, named)
+    _note(folder, options.format, target)
     produce(Exporter(options, named, target), engine, ids)
     listing = read_listing(target)
     pushed_to = push_export(push, target, manifest, listing) if push and listing else None
+    if pushed_to:
+        _note(folder, "push", f"{HUB}{pushed_to}")
     done = Exported(format=options.format, pushed_to=pushed_to, is_complete=listing is not None)
     if listing is None:
         return done
@@ -137,6 +147,12 @@ def _export(
     num_files, num_bytes = count_files(listing)
     sizes: dict[str, Any] = {name: value for name, value in listing.items() if name in _SIZES}
     return replace(done, **sizes, num_files=num_files, num_bytes=num_bytes, listing=listing)
+
+
+def _note(folder: Path, kind: str, target: Path | str) -> None:
+    header, index = current_header(folder), intact_or_none(read_index, folder, STORE_COPY)
+    if header and index:
+        note_derived(store_of(folder, header), index, kind, target)
 
 
 _SIZES = ("num_rows", "num_samples", "num_tokens")

@@ -20,6 +20,7 @@ from packer_cli.remote.path import RemotePath, as_path, is_remote, paths_below
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.versions import is_begun, make_current, take_plan
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.tokens.derived import say_derived
 from packer_cli.tokens.index import TOKENS, WORK, read_index
 from packer_cli.tokens.share import remove_stale
 
@@ -54,6 +55,7 @@ def versions(path: StrPath) -> Versions:
     read_manifest(root)
     lines, current = read_versions(root), set_at(root).name
     there = {folder: _num_bytes(root / folder) for folder in {each.folder for each in kept(root, lines)}}
+    say_derived(root)
     last = max((i for i, each in enumerate(lines) if each.folder == current), default=None)
     listed = (
         ListedVersion(**vars(each), is_current=i == last, num_bytes=there.get(each.folder))

@@ -38,6 +38,7 @@ from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_
 from packer_cli.shards.versions import make_current, remove_unfinished, take_plan
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.tokens.accounts import inputs_of
+from packer_cli.tokens.derived import note_derived, say_derived
 from packer_cli.tokens.index import TOKENS, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.rejects import write_rejected
 
@@ -179,6 +180,8 @@ class PackedOutput(Output[Manifest]):
         except FormatError:
             share.start_over()  # The shards of the others may hold what is damaged.
             raise
+        if header.store != TOKENS and self._aside_of is None:
+            note_derived(self._store, index, "set", home)
         before = manifest or current_manifest(self.folder)
         if before and before.history and is_of_plan(before, header.fingerprint):
             why = "files are missing or damaged" if manifest else "other options of shards make another version"
@@ -214,6 +217,7 @@ class PackedOutput(Output[Manifest]):
         if self._config.keep is not None:
             prune_versions(self.folder, self._config.keep)
         say_older(self.folder)
+        say_derived(self._store.parent)
         if not self._config.keep_tokens and self._store.resolve() == (self.folder / TOKENS).resolve():
             remove_folder(self._store)
 

@@ -49,6 +49,17 @@ def _lines_of(path: Path) -> list[str]:
     return list(dict.fromkeys(filter(None, path.read_bytes().decode(errors="surrogateescape").split("\n"))))
 
 
+def remembered(folder: Path) -> frozenset[str]:
+    """Return the keys that a set remembers."""
+    path = folder / EXCLUDED_NAME
+    return frozenset(_lines_of(path) if path.exists() else ())
+
+
+def digest_of(keys: Collection[str]) -> str:
+    """Return the fingerprint of keys that a store's index has: empty if there are none."""
+    return fingerprint(sorted(keys)) if keys else ""
+
+
 def _columns(keys: Iterable[str]) -> list[str]:
     return sorted({key.rpartition("=")[0] for key in keys if "=" in key})
 
@@ -75,7 +86,7 @@ class Exclusions:
             raise ConfigError(
                 f"--exclude {name}: {error.strerror or error}; name a text file with an entry a line"
             ) from None
-        self._known = frozenset(_lines_of(self._path) if self._path.exists() else ())
+        self._known = remembered(folder)
         for column in _columns(self._known.union(*self._own(()).values())):
             if column not in kept:
                 raise ConfigError(f"records are excluded by their {column}; keep it, with --keep-columns {column}")
@@ -103,9 +114,9 @@ class Exclusions:
         return found
 
     def _keys(self, parts: Iterable[PartInfo]) -> tuple[frozenset[str], str]:
-        """Return all keys of these parts, and a fingerprint of them, which is empty if there are none."""
+        """Return all keys of these parts, and their digest."""
         keys = self._known.union(*self._own(parts).values())
-        return keys, fingerprint(sorted(keys)) if keys else ""
+        return keys, digest_of(keys)
 
     def are_of(self, index: StoreIndex | None) -> bool:
         """Whether a store was made without these records."""

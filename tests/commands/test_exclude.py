@@ -161,3 +161,53 @@ def test_versions_say_how_many_records_are_excluded(corpus, sample):
     hbpack("pack", "week-0.jsonl", "--tokenizer", sample / "tokenizer", *PLAN, "--output", "OUT")
     hbpack("append", "OUT", "--exclude", "remove.txt")
     assert "records that --exclude leaves out: 0 became 1" in run(main, "versions", "OUT", "--json").stdout
+
+
+def test_exports_and_other_sets_that_still_hold_the_record_are_named(corpus, sample, tmp_path):
+    from packer_cli.tokens.derived import DERIVED_NAME
+
+    out, trl, other = tmp_path / "out", tmp_path / "trl", tmp_path / "other"
+    hbpack("pack", "week-0.jsonl", "--tokenizer", sample / "tokenizer", *PLAN, "--output", out)
+    before = tree(out)
+    for _ in range(2):
+        hbpack("export", out, "--to", "trl", "--output", trl)
+    hbpack("export", out, "--to", "trl", "--output", tmp_path / "gone")
+    run(main, "plan", out, "--output", other)
+    hbpack("write", other)
+    (of_other,) = (path for path in other.iterdir() if len(path.name) == 32)
+    hbpack("export", other, "--to", "trl", "--output", tmp_path / "of-other")
+    lines = [json.loads(line) for line in (out / DERIVED_NAME).read_text().splitlines()]
+    assert {path: data for path, data in tree(out).items() if path != DERIVED_NAME} == before
+    expected = [("trl", trl), ("trl", tmp_path / "gone"), ("set", of_other), ("trl", tmp_path / "of-other")]
+    assert [(line["kind"], line["path"]) for line in lines] == [(kind, str(path)) for kind, path in expected]
+    assert {line["store"] for line in lines} == {read_index(out / "tokens").fingerprint}
+    may_hold = "of the exports and sets made from"
+    assert may_hold not in hbpack("append", out, "week-1.jsonl")
+    shutil.rmtree(tmp_path / "gone")
+    named = f"3 {may_hold} {str(out)!r} may still hold excluded records: {trl}, {of_other}, {tmp_path / 'of-other'}; "
+    assert named in hbpack("append", out, "--exclude", "remove.txt")
+    assert named in run(main, "versions", out).stderr
+    assert named in hbpack("prune", out, "--keep", 1)
+    # What is made again no longer holds it, and an export of an earlier version would.
+    shutil.rmtree(trl)
+    hbpack("export", out, "--to", "trl", "--output", trl)
+    run(main, "plan", out, "--output", other)
+    assert f"2 {may_hold} {str(out)!r} may" in hbpack("write", other)
+    shutil.rmtree(tmp_path / "of-other")
+    assert f"1 {may_hold}" in run(main, "versions", out).stderr
+    run(main, "prune", other, "--keep", 1)
+    assert may_hold not in run(main, "versions", out).stderr
+
+
+def test_a_set_that_cannot_be_written_to_only_gives_a_note(corpus, sample, tmp_path, monkeypatch):
+    from packer_cli.tokens import derived
+
+    def refuse(path, text):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    out = tmp_path / "out"
+    hbpack("pack", "week-0.jsonl", "--tokenizer", sample / "tokenizer", *PLAN, "--output", out)
+    monkeypatch.setattr(derived, "write_text", refuse)
+    said = hbpack("export", out, "--to", "trl", "--output", tmp_path / "trl")
+    assert f"cannot be written ([Errno 13] Permission denied: '{out / derived.DERIVED_NAME}')" in said
+    assert f"no later exclusion will name {tmp_path / 'trl'}" in said
