@@ -46,7 +46,7 @@ class Engine(AbstractContextManager["Engine"]):
 
     @abstractmethod
     def release(self) -> None:
-        """Let idle workers end while other work goes on, which gives their memory back. `run` would start others."""
+        """End idle workers, which gives their memory back. `run` would start others."""
 
     @abstractmethod
     def run(
@@ -192,7 +192,6 @@ class LocalEngine(Engine):
         self._settings = settings
         self._isolates = isolates
         self._idle: list[Worker] = []
-        self._leaving: list[Worker] = []
         self._busy: dict[Any, Worker] = {}
 
     def __enter__(self) -> Self:
@@ -203,15 +202,13 @@ class LocalEngine(Engine):
     def __exit__(self, *_: object) -> None:
         self._kill_busy()  # After an error whoever asked for their results may not have let go.
         self.release()
-        while self._leaving:
-            self._leaving.pop().end()
 
     def release(self) -> None:
         """See `Engine`."""
         for worker in self._idle:
             worker.connection.close()
-        self._leaving += self._idle
-        self._idle = []
+        while self._idle:
+            self._idle.pop().end()
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: bool = False
