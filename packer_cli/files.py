@@ -10,7 +10,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -22,40 +21,24 @@ from packer_cli.remote.path import RemotePath, is_remote
 
 T = TypeVar("T")
 _TEMPORARY = ".tmp"
-_SYNC_BYTES = 2**25
 
 
 class HashingFile(io.RawIOBase):
     """A binary file that hashes (xxh3-128) and counts what is written to it; the file below is left open."""
 
-    def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor | None = None) -> None:
-        """Take an open file.
-
-        Args:
-            thread: syncs the file after each so many bytes, while others are being written.
-        """
-        self._file, self._thread = file, thread
+    def __init__(self, file: IO[bytes]) -> None:
+        """Take an open file."""
+        self._file = file
         self._hash = xxhash.xxh3_128()
-        self._syncing: Future[None] | None = None
-        self.num_bytes = self._num_synced = 0
+        self.num_bytes = 0
 
     def write(self, data: Any) -> int:
-        """Write bytes, or anything with a buffer. Raises OSError where a sync failed meanwhile."""
+        """Write bytes, or anything with a buffer."""
         self._hash.update(data)
         size = memoryview(data).nbytes
         self.num_bytes += size
         self._file.write(data)
-        is_due = self.num_bytes - self._num_synced >= _SYNC_BYTES
-        if self._thread and is_due and (self._syncing is None or self._syncing.done()):
-            self.wait()
-            self._num_synced = self.num_bytes
-            self._syncing = self._thread.submit(os.fsync, self._file.fileno())
         return size
-
-    def wait(self) -> None:
-        """Wait for a sync that is under way."""
-        if self._syncing is not None:
-            self._syncing.result()
 
     def hexdigest(self) -> str:
         """Hash of everything so far."""
@@ -70,8 +53,7 @@ class HashingFile(io.RawIOBase):
 def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
     """Write to a temporary name beside `path`; sync and rename when the block ends well, remove it when not.
 
-    A thread syncs a large file while it is being written, so that the disk is busy all the time. Without `sync` a loss
-    of power may leave the file empty: for what can be told to be damaged and made again.
+    Without `sync` a loss of power may leave the file empty: for what can be told to be damaged and made again.
 
     A remote file has no other name: it is written to a nameless file of this machine, and uploaded when the block ends
     well.
@@ -82,14 +64,8 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
             local.flush()
             path.upload(local)
         return
-    with (
-        _replacing(path, sync=sync) as temporary,
-        temporary.open("wb") as file,
-        ThreadPoolExecutor(1) as thread,
-    ):
-        hashing = HashingFile(file, thread if sync else None)
-        yield hashing
-        hashing.wait()
+    with _replacing(path, sync=sync) as temporary, temporary.open("wb") as file:
+        yield HashingFile(file)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ Call `own_streams` where the process is hbpack's own: the call changes descripto
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import importlib
 import io
@@ -108,18 +107,6 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name}").command
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or raise an error that suggests similar names."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError:
-            near = difflib.get_close_matches(args[0], COMMANDS)
-            if not near:
-                raise
-            ctx.fail(f"No such command {args[0]!r} (did you mean {' or '.join(map(repr, near))}?)")
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         width = max(map(len, COMMANDS))
@@ -182,6 +169,7 @@ def cli() -> None:
 cli.help, _SECTIONS = sections_of(_HELP)
 COMMANDS = {name: text for commands in _SECTIONS.values() for name, text in commands.items()}
 """Commands, each with its line of the help, in the order of the help."""
+cli.commands = COMMANDS  # type: ignore[assignment]  # Names that click suggests.
 
 
 def main() -> None:
