@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -187,9 +187,13 @@ _PLANNED = [field.name for field in fields(PlanOptions)]
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Make the bytes of `hbpack.json`, with its checksum. Values that repeat `plan.arrow` have their keys in order,
     too."""
-    values = json_values(manifest)
-    in_order = ("counts", "config") if manifest.history else ("counts", "metrics", "config")
-    return sign_json(values | {name: sort_keys(values[name]) for name in in_order})
+    values, metrics = asdict(manifest), json_values(manifest.metrics)
+    values["epochs"], values["history"] = json_values(manifest.epochs), json_values(manifest.history)
+    values["counts"] = sort_keys(json_values(manifest.counts))
+    values["metrics"] = metrics if manifest.history else sort_keys(metrics)
+    config = values["config"].items()
+    values["config"] = {name: sort_keys(value) for name, value in config if value is not None}
+    return sign_json(values)
 
 
 def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True) -> Manifest:
