@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-PLACES = ("plan", "corpus/readers/json_borders.py", "tokens/content_hash.py", "tokens/prefix_trees.py")
+PLACES = ("plan", "corpus/readers/json_borders.py", "tokens/prefix_trees.py")
 """Files with kernels, and folders that hold such, at any depth."""
 COMPILED = (
     "format/ragged.py", "format/sharding.py", "format/trees.py",

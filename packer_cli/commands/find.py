@@ -23,9 +23,7 @@ from packer_cli.remote.path import as_path
 from packer_cli.shards.own_store import open_own_store
 from packer_cli.shards.repair import generation_plan
 from packer_cli.tables.table import Result, Table, cell
-from packer_cli.tokens.content_hash import hashes_of
 from packer_cli.tokens.exclusions import files_named
-from packer_cli.tokens.samples import StoreSamples
 from packer_cli.tokens.store import TokenStore
 
 
@@ -106,10 +104,10 @@ def find(path: StrPath, records: str | Sequence[str] = (), *, ids: str | Sequenc
     asked = [_place(record, files) for record in path_names(records)] + _with_ids(store, path_names(ids))
     found = store.find(asked)
     samples = sorted({sample for samples in found for sample in samples})
-    uses, hashes = _uses(folder, planned, samples), _hashes(store, samples)
+    uses, hashes = _uses(folder, planned, samples), store.hashes()
     return Places(
         places=tuple(
-            Place(file, line, *use[:1], *(hashes[sample] for sample in use[:1]), *use[1:])
+            Place(file, line, *use[:1], *(f"hash:{hashes[sample]:016x}" for sample in use[:1]), *use[1:])
             for (file, line), samples in zip(asked, found, strict=True)
             for use in [use for sample in samples for use in uses.get(sample, [(sample,)])] or [()]
         )
@@ -138,13 +136,6 @@ def _place(record: str, files: Collection[str]) -> tuple[str, int]:
         what = "several files" if near else "not a file"
         raise InputError(f"{name!r} is {what} of the set, which has {', '.join([*(near or files)][:5])}")
     return near[0], int(line)
-
-
-def _hashes(store: TokenStore, samples: Sequence[int]) -> dict[int, str]:
-    """Hash the tokens of these samples."""
-    pieces = StoreSamples(store).all.whole().take(np.array(samples, dtype=np.int64))
-    rows = store.gather(pieces, np.arange(len(samples) + 1))
-    return dict(zip(samples, (f"hash:{each:016x}" for each in hashes_of(rows).tolist()), strict=True))
 
 
 def _uses(folder: Path, planned: Plan, samples: Sequence[int]) -> dict[int, list[tuple[Any, ...]]]:

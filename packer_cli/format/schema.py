@@ -83,6 +83,7 @@ class RowColumns(NamedTuple):
             **_loss_columns(is_weighted=self.is_weighted),
             **(of_items if self.of_items else {}),
             num_loss_tokens=pa.int32(),
+            content_hash=pa.uint64(),
             line=pa.int64(),
         )
 

@@ -171,9 +171,7 @@ def _write_without(folder: Path, keys: frozenset[str], part: FinishedPart) -> Fi
         found = [[f"{contents[k]}:{line}" for k, line in own]]
         found += [[f"{name}={fingerprint(v)}" for v in batch.column(KEPT + name).to_pylist()] for name in columns]
         if "hash" in begins:
-            from packer_cli.tokens.content_hash import hashes_of  # Loads numba.
-
-            found.append([f"hash:{each:016x}" for each in hashes_of(rows).tolist()])
+            found.append([f"hash:{each:016x}" for each in rows["content_hash"].tolist()])
         for record, *of_row in zip(own, *found, strict=True):
             if not keys.isdisjoint(of_row):
                 matched |= keys.intersection(of_row)

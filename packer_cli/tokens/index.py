@@ -37,7 +37,7 @@ WORK = ".parts"
 EXCLUDED = "excluded"
 """Reason of a record that is left out on request."""
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 8
+STORE_VERSION = 9
 """Version of a store that has trees: a release that knows only flat samples must not read it."""
 
 

@@ -39,6 +39,7 @@ _BUFFERS = {
     STOPS: (STOPS, 3, np.int32),
     WEIGHTS: (WEIGHTS, 3, np.float32),
     "num_loss_tokens": ("num_loss_tokens", 1, np.int32),
+    "content_hash": ("content_hash", 1, np.uint64),
     "line": ("line", 1, np.int64),
 }
 """Column of a buffer, its number there, and its type (None: the type of the ids), by name.

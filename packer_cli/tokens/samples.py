@@ -15,7 +15,6 @@ from packer_cli.plan.core.csr import ids_of
 from packer_cli.plan.core.cut import Samples
 from packer_cli.plan.core.types import Int32Array
 from packer_cli.sizes import counted
-from packer_cli.tokens.content_hash import hashes_of
 from packer_cli.tokens.duplicates import find_duplicates
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
@@ -36,20 +35,17 @@ class StoreSamples:
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
-        """Hash of each sample (uint64[n]), see `hash_rows`.
-
-        Price: all tokens are read once; of a remote store, all parts are fetched.
-
-        Raises:
-            FormatError: a remote part is missing or damaged.
-        """
-        batches = self.store.whole_batches()
-        return np.concatenate([np.zeros(0, dtype=np.uint64), *map(hashes_of, batches)])
+        """Hash of each sample (uint64[n]), see `content_hash`."""
+        return self.store.hashes()
 
     @cached_property
     def duplicates(self) -> Int32Array:
-        """The exact duplicates of earlier samples (int32[k], rising); price and errors: see `hashes`."""
-        return find_duplicates(self.hashes, self.store.whole_batches())
+        """The exact duplicates of earlier samples (int32[k], rising).
+
+        Raises:
+            FormatError: a part is missing or damaged.
+        """
+        return find_duplicates(self.hashes, self.store.batches_of)
 
     def of(self, config: PlannedConfig) -> Samples:
         """Return the samples of a plan, by its options; its `validation` is not a number."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -97,6 +98,10 @@ class TokenStore:
     def num_loss_tokens(self) -> NDArray[np.int32]:
         """Count the loss tokens of each sample, without its first token; of an item, of all its branches: int32[n]."""
         return np.concatenate([_NONE, *self._columns("num_loss_tokens")])
+
+    def hashes(self) -> NDArray[np.uint64]:
+        """Return the content hash of each sample, or item: uint64[n]."""
+        return np.concatenate([np.zeros(0, dtype=np.uint64), *self._columns("content_hash")])
 
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """Find the source of each of these samples: int32[m]."""
@@ -290,11 +295,21 @@ class TokenStore:
         with ThreadPoolExecutor(_FETCHES, thread_name_prefix="hbpack-fetch") as pool:
             return [*pool.map(lambda part: open_part(folder, part, token), parts)]
 
-    def whole_batches(self) -> list[Columns]:
-        """Return the columns of all record batches, the same ones in each, memory-mapped; of a remote store,
-        `fetch_parts` fetches them."""
-        self.fetch_parts()
-        return [self._as_rows(batch) for batch in self._batches if batch is not None]
+    def batches_of(self, is_wanted: NDArray[np.bool_]) -> Iterator[tuple[Columns, NDArray[np.bool_]]]:
+        """Yield the columns of each record batch that has wanted samples, the same ones in each, and which these are.
+
+        Args:
+            is_wanted: bool[n], of each sample of the store. `fetch_parts` fetches the parts of a remote store that
+                have any.
+        """
+        last = np.cumsum([part.num_samples for part in self.index.parts])
+        parts = np.bincount(np.searchsorted(last, np.flatnonzero(is_wanted), side="right"), minlength=len(last))
+        self.fetch_parts(np.where(parts, np.inf, 0.0))
+        for number, (begin, end) in enumerate(pairwise(self._first_sample.tolist())):
+            if (own := is_wanted[begin:end]).any():
+                batch = self._batches[number]
+                assert batch is not None
+                yield self._as_rows(batch), own
 
     def _columns(self, name: str, numbers: Sequence[int] | None = None) -> list[NDArray[Any]]:
         """Read a column of numbers, or the `offsets` of tokens, of these record batches, by default of all."""

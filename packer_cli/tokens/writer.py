@@ -20,6 +20,7 @@ from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, m
 from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.schema import ITEM_VALUES, KEPT, RowColumns
 from packer_cli.format.trees import GROUP, KINDS, SAMPLE, SHARE_FROM
+from packer_cli.tokens.content_hash import hashes_of
 from packer_cli.tokens.encode.rows import Items
 from packer_cli.tokens.input_slices import LINE, LINE_BITS
 
@@ -126,6 +127,7 @@ class PartWriter:
             STOPS: Lists(span_ends, stops),
             WEIGHTS: Lists(span_ends, weights),
             "num_loss_tokens": count_by_row(starts, stops, span_ends).astype(np.int32),
+            "content_hash": hashes_of(columns),
             "line": lines & LINE,
         }
         none = [None] * len(self._keep)
