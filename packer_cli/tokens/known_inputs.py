@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,28 +44,13 @@ class KnownSlice:
     @classmethod
     def of(cls, slice_: CorpusSlice) -> KnownSlice:
         """Note a slice whose file has been read."""
-        file = slice_.file
-        return cls(
-            stamp=file.stamp,
-            fingerprint=file.fingerprint,
-            format=file.format,
-            start=slice_.start,
-            stop=slice_.stop,
-            first_line=slice_.first_line,
-            xxh3=slice_.xxh3 or file.fingerprint,
-            span=slice_.span,
-        )
+        found = slice_.file._asdict() | slice_._asdict() | {"xxh3": slice_.xxh3 or slice_.file.fingerprint}
+        return cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})
 
     def slice_of(self, file: CorpusFile) -> CorpusSlice:
         """Return the slice of a file that has the stamp."""
-        return CorpusSlice(
-            file=file._replace(fingerprint=self.fingerprint, format=self.format),
-            start=self.start,
-            stop=self.stop,
-            first_line=self.first_line,
-            xxh3=self.xxh3,
-            span=self.span,
-        )
+        file = file._replace(fingerprint=self.fingerprint, format=self.format)
+        return CorpusSlice(file, self.start, self.stop, self.first_line, xxh3=self.xxh3, span=self.span)
 
 
 class KnownInputs:
@@ -79,8 +64,8 @@ class KnownInputs:
             recheck: know nothing, so that every file is read.
         """
         self._path = folder / NAME
-        self._was = _read_text(self._path)
-        self._slices: Mapping[str, Any] = {} if recheck or not self._was else json.loads(self._was)["files"]
+        self._was = _read(self._path)
+        self._slices = {} if recheck else self._was
 
     def find(self, file: CorpusFile) -> list[CorpusSlice] | None:
         """Return the slices of a file that still has the stamp that it was read with; None for any other."""
@@ -103,9 +88,9 @@ class KnownInputs:
             for name, slices in found.items()
             if all(each.is_settled for each in slices) and len({each.stamp for each in slices}) == 1
         }
-        text = json.dumps({"files": files, "release": __version__, "xxh3": fingerprint(files, __version__)})
-        if text != self._was and (files or self._was):
-            write_text(self._path, text, sync=False)
+        if files != self._was:
+            own = {"files": files, "release": __version__, "xxh3": fingerprint(files, __version__)}
+            write_text(self._path, json.dumps(own), sync=False)
 
     def forget(self) -> None:
         """Remove what is known, as a file was found to be another one than its stamp says."""
@@ -116,13 +101,12 @@ def _name(path: str) -> str:
     return path if is_url(path) else os.path.abspath(path)
 
 
-def _read_text(path: Path) -> str:
+def _read(path: Path) -> Mapping[str, Any]:
+    """Read the slices of files; none of a file that this release has not written, or that is damaged."""
     try:
-        text = path.read_bytes().decode()
-        value = json.loads(text)
+        value = json.loads(path.read_bytes())
         is_whole = value["release"] == __version__ and value["xxh3"] == fingerprint(value["files"], __version__)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, OSError):
-            require_damage(error)
-        return ""
-    return text if is_whole else ""
+        require_damage(error)
+        return {}
+    return value["files"] if is_whole else {}
