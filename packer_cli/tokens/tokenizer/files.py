@@ -46,6 +46,7 @@ _PATTERNS = ("*.model", "tokenizer.model.*", "tokenizer.*.json", "config.*.json"
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _DATE = "strftime_now"
+_GPT2_END = "<|endoftext|>"
 _FORMS = (
     "a tokenizer is a folder with tokenizer.json, a tokenizer.json, a SentencePiece .model, "
     "a vocab.json beside its merges.txt, or a Hugging Face name"
@@ -153,21 +154,21 @@ def _load_file(file: Path, shown: str) -> Any:
             f"{shown}: a .tiktoken file does not say how text is split before merging; "
             "give the model's tokenizer.json instead"
         )
+    own = {"tokenizer.json": file}
     if file.name == "merges.txt" or (file.name == "vocab.json" and (file.parent / "merges.txt").is_file()):
-        return _load_gpt2(file.parent, shown)
-    if file.suffix != ".json":
+        own = {name: file.parent / name for name in ("vocab.json", "merges.txt")}
+    elif file.suffix != ".json":
         raise TokenizerError(f"{shown}: unsupported kind of file; {_FORMS}")
-    _check_backend(file, shown, {"model": dict})
+    else:
+        _check_backend(file, shown, {"model": dict})
     if file.name == "tokenizer.json":
         return _load_folder(file.parent, shown)
-    # transformers looks for files by name, so link the file under the usual one.
+    # transformers looks for files by name, so link these under the usual ones, without others beside them.
     with tempfile.TemporaryDirectory(prefix="hbpack-") as scratch:
-        folder = Path(scratch)
-        (folder / "tokenizer.json").symlink_to(file.resolve())
-        for name in _SIBLINGS:
-            if (file.parent / name).exists():
-                (folder / name).symlink_to((file.parent / name).resolve())
-        return _load_folder(folder, shown)
+        for name, path in ({name: file.parent / name for name in _SIBLINGS} | own).items():
+            if path.exists():
+                (Path(scratch) / name).symlink_to(path.resolve())
+        return _load_folder(Path(scratch), shown)
 
 
 def _read_json(file: Path, shown: str) -> dict[str, Any]:
@@ -257,23 +258,13 @@ def _load_gpt2(folder: Path, shown: str) -> Any:
     """Load vocab.json and merges.txt: byte-level BPE like GPT-2's, without a space put before the text."""
     if not _is_generic(folder):
         return _auto(str(folder))
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+    from transformers.models.gpt2.tokenization_gpt2 import GPT2Tokenizer
 
-    model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    backend = Tokenizer(model)
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    options: dict[str, Any] = {}
-    if (folder / "tokenizer_config.json").is_file():
-        config = _read_config(folder, shown)
-        options = {key: config[key] for key in config if key.endswith("_token") or key == "chat_template"}
-    elif backend.token_to_id("<|endoftext|>") is not None:
-        options = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-    template_file = folder / "chat_template.jinja"
-    if template_file.is_file():
-        options["chat_template"] = template_file.read_text(encoding="utf-8")
-    return TokenizersBackend(tokenizer_object=backend, **options)
+    config, vocab = _read_config(folder, shown), _read_json(folder / "vocab.json", shown)
+    is_own = not config and _GPT2_END in vocab
+    # The class would add the ones of GPT-2 to any vocabulary.
+    absent = {} if is_own else {name: None for name in ("bos_token", "eos_token", "unk_token") if name not in config}
+    return GPT2Tokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **absent)
 
 
 _TRUE = {"1", "on", "yes", "true"}
