@@ -11,7 +11,7 @@ from packer_cli.corpus.types import Document
 from packer_cli.format.trees import TURNS
 from packer_cli.tokens.encode.items import MOST_BRANCHES, branch_name, kind_of
 from packer_cli.tokens.encode.prepare import Preparer
-from packer_cli.tokens.encode.rows import Row, Text
+from packer_cli.tokens.encode.rows import Text
 
 NOT_INFERENCE = (
     "an assistant turn that the chat template writes differently from the prompt of inference, so a model is trained "
@@ -28,7 +28,7 @@ def why_rejected(error: ValueError) -> str:
 
 
 class BranchPreparer:
-    """Turns documents with branches into `Text` or `Row`.
+    """Turns documents with branches into `Text`.
 
     Args:
         preparer: of their branches.
@@ -40,7 +40,7 @@ class BranchPreparer:
         self._parts = preparer.parts
         self._eos = eos
 
-    def prepare(self, document: Document) -> tuple[list[Text | Row], str | NDArray[np.int32] | None, bool]:
+    def prepare(self, document: Document) -> tuple[list[Text], str | NDArray[np.int32] | None, bool]:
         """Prepare the samples, the prompt, and whether a text contains that of a special token.
 
         The prompt is the text of the prompt alone, or its ids; None: the loss does not depend on it.
@@ -49,7 +49,7 @@ class BranchPreparer:
         """
         if len(document.branches) > MOST_BRANCHES:
             raise ValueError(f"it has {len(document.branches):,} samples, and an item has at most {MOST_BRANCHES:,}")
-        items: list[Text | Row] = []
+        items: list[Text] = []
         has_special, kind = False, kind_of(document)
         unused = self._preparer.unused
         before = Counter(unused)
@@ -70,21 +70,17 @@ class BranchPreparer:
         prompt = None if self._parts is None else self._preparer.prompt(document.branches[0])
         return items, prompt, has_special
 
-    def _as_answer(self, item: Text | Row, document: Document) -> Text | Row:
+    def _as_answer(self, item: Text, document: Document) -> Text:
         """Give an answer the loss and the end that TRL gives it: all after the prompt, and EOS after a text."""
         parts, weight, eos = self._parts, document.weight, self._eos
         is_chat = bool(document.messages)
-        item = item._replace(may_close=item.may_close and not is_chat and (eos is None or isinstance(item, Row)))
+        item = item._replace(may_close=item.may_close and not is_chat and (eos is None or item.encoded is not None))
         is_whole = parts is not None and parts.are_whole_turns and not (is_chat and parts.only_last)
         if is_whole and weight and document.weights is None:
             if any(message.get("role") != "assistant" for message in document.messages[document.num_prompt :]):
                 self._preparer.unused[OTHERS_TURNS] += 1
-            if isinstance(item, Row):
-                mask = np.full(len(item.input_ids), weight, np.float32)
-                item = item._replace(loss_mask=mask.astype(np.bool_) if weight == 1 else mask, end_weight=weight)
-            else:
-                item = item._replace(spans=None, weights=None, end_weight=weight)
-        if is_chat or isinstance(item, Row) or eos is None or item.text.endswith(eos):
+            item = item._replace(spans=None, weights=None, end_weight=weight)
+        if is_chat or item.encoded is not None or eos is None or item.text.endswith(eos):
             return item
         stop = len(item.text)
         item = item._replace(text=item.text + eos)
@@ -93,10 +89,10 @@ class BranchPreparer:
         weights = item.weights and [*item.weights, item.end_weight]
         return item._replace(spans=[*item.spans, (stop, stop + len(eos))], weights=weights)
 
-    def _compare_with_inference(self, document: Document, items: list[Text | Row]) -> None:
+    def _compare_with_inference(self, document: Document, items: list[Text]) -> None:
         """Count a conversation of which a turn does not continue what the model sees at inference."""
         for branch, item in zip(document.branches, items, strict=True):
-            if not branch.num_prompt or isinstance(item, Row):
+            if not branch.num_prompt or item.encoded is not None:
                 continue
             try:
                 prompt = self._preparer.prompt(branch)

@@ -42,7 +42,7 @@ from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_reje
 from packer_cli.tokens.encode.items import DIFFERS, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
 from packer_cli.tokens.encode.prepare import Preparer, in_vocabulary
-from packer_cli.tokens.encode.rows import ENDS, EncodedBatch, Frame, Items, Row, Text
+from packer_cli.tokens.encode.rows import ENDS, EncodedBatch, Frame, Items, Text
 from packer_cli.tokens.templates.memory import limited_memory
 
 _CHECKED_CHARS = 1024
@@ -60,7 +60,7 @@ _RECORD_SIZE = 100
 class _Held:
     """Texts, tokens and rejects that are to be encoded together."""
 
-    items: list[Text | Row] = field(default_factory=list)
+    items: list[Text] = field(default_factory=list)
     tokens: list[TokenBatch] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     kinds: dict[int, RecordSchema] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class Encoder:
         held.items += items
         held.kinds[document.line] = document.kind
         for item in items:
-            held.size += len(item.text if isinstance(item, Text) else item.input_ids)
+            held.size += len(item.text)
 
     def _encode(self, held: _Held) -> EncodedBatch:
         samples, items = self._encode_items(held)
@@ -230,26 +230,29 @@ class Encoder:
         )
         return with_items(encoded, held.documents)
 
-    def _encode_items(self, held: _Held) -> tuple[TokenBatch, list[Text | Row]]:
+    def _encode_items(self, held: _Held) -> tuple[TokenBatch, list[Text]]:
         """Encode all items but those that have no tokens, which are rejected; return also those that are left."""
         items, rejects = held.items, held.rejects
-        texts = [item for item in items if isinstance(item, Text)]
+        texts = [item.text for item in items if item.encoded is None]
+        ranges = {number: item.encoded[1] for number, item in enumerate(items) if item.encoded is not None}
+        others = [number for number in range(len(items)) if number not in ranges]
         prompts = {first: prompt for first, prompt in held.prompts.items() if isinstance(prompt, str)}
-        plain = [*(item.text for item in texts), *prompts.values()]
-        ranges = None
+        plain = [*texts, *prompts.values()]
         # Without lengths of tokens, masks need offsets.
-        if self._backend is self._reference and self._backends.lengths is None and any(t.spans for t in texts):
-            ids, ranges = self._reference.encode_with_ranges(plain)
+        if self._backend is self._reference and self._backends.lengths is None and any(item.spans for item in items):
+            ids, found = self._reference.encode_with_ranges(plain)
+            ranges |= dict(zip(others, found, strict=False))
         else:
             ids = self._backend.encode(plain)
         of_prompts = [ids.row(number) for number in range(len(texts), len(plain))]
         ids = Lists(ids.offsets[: len(texts) + 1], ids.values[: ids.offsets[len(texts)]])
-        self._check_ids(texts, ids)
-        lines = np.array([item.line for item in items], dtype=np.int64)
-        loss_mask = mask_texts(self._backends, texts, ids, ranges, self._check_same)
-        samples = TokenBatch(lines, ids.offsets, ids.values, loss_mask)
         if len(texts) < len(items):
-            samples = _in_order(items, samples)
+            rest = (ids.row(number) for number in range(len(texts)))
+            ids = join_arrays([next(rest) if item.encoded is None else item.encoded[0] for item in items])
+        self._check_ids(items, ids)
+        lines = np.array([item.line for item in items], dtype=np.int64)
+        loss_mask = mask_texts(self._backends, items, ids, ranges, self._check_same)
+        samples = TokenBatch(lines, ids.offsets, ids.values, loss_mask)
         if held.prompts:
             encoded = held.prompts | dict(zip(prompts, of_prompts, strict=True))
             samples, num_changed = begin_after_prompts(samples, encoded)
@@ -271,7 +274,7 @@ class Encoder:
         samples: list[tuple[Text, str, Any]] = []
         for number, item in enumerate(texts):
             text = item.text
-            if not self._comparison.takes(item.line, min(len(text), _CHECKED_CHARS)):
+            if item.encoded is not None or not self._comparison.takes(item.line, min(len(text), _CHECKED_CHARS)):
                 continue
             row = ids.row(number)
             if len(text) > _CHECKED_CHARS:
@@ -289,14 +292,3 @@ class Encoder:
                 f"{self.backend_used} and tokenizers give different ids; this part is encoded by tokenizers",
                 line=item.line,
             )
-
-
-def _in_order(items: list[Text | Row], texts: TokenBatch) -> TokenBatch:
-    """Merge the samples of all items, in order; those of the texts are given, with the lines of all."""
-    rows = [item for item in items if isinstance(item, Row)]
-    is_row = np.array([isinstance(item, Row) for item in items], np.bool_)
-    masks = join_arrays([row.loss_mask for row in rows])
-    ids = np.concatenate([row.input_ids for row in rows])
-    of_rows = TokenBatch(np.flatnonzero(is_row), masks.offsets, ids, masks.values)
-    # Places stand in for lines, which the samples of an item share.
-    return join_samples([texts._replace(lines=np.flatnonzero(~is_row)), of_rows])._replace(lines=texts.lines)

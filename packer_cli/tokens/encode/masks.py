@@ -8,7 +8,7 @@ Price: 5 ns a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -99,12 +99,12 @@ def mask_by_offsets(
 
 
 def mask_texts(
-    backends: Backends, texts: list[Text], ids: Lists, ranges: list[CharRanges] | None, check: Check
+    backends: Backends, texts: list[Text], ids: Lists, ranges: Mapping[int, CharRanges], check: Check
 ) -> Mask | None:
     """Make the mask of all texts, before special tokens are added; None trains on all tokens.
 
     Args:
-        ranges: char ranges of each text's tokens, if known.
+        ranges: char ranges of texts' tokens, by their numbers, as far as they are known.
         check: called with a text, its ids and the reference's ids whenever both are known.
     """
     is_weighted = any(item.is_weighted for item in texts)
@@ -112,18 +112,17 @@ def mask_texts(
         return None
     loss_mask: Mask = np.zeros(len(ids.values), dtype=np.float32 if is_weighted else np.bool_)
     others = list(range(len(texts)))
-    if ranges is None and backends.lengths is not None:
+    if backends.lengths is not None:
         loss_mask, exact = _by_lengths(backends.lengths, texts, ids, is_weighted=is_weighted)
         others = np.flatnonzero(~exact).tolist()
     numbers = [number for number in others if texts[number].spans]
-    if numbers and ranges is None:
-        expected, found = backends.reference.encode_with_ranges([texts[number].text for number in numbers])
-        for row, number in enumerate(numbers):
+    if missing := [number for number in numbers if number not in ranges]:
+        expected, found = backends.reference.encode_with_ranges([texts[number].text for number in missing])
+        for row, number in enumerate(missing):
             check(texts[number], ids.row(number), expected.row(row))
-    else:
-        found = [ranges[number] for number in numbers] if ranges else []
-    for number, (starts, ends) in zip(numbers, found, strict=True):
-        item = texts[number]
+        ranges = {**ranges, **dict(zip(missing, found, strict=True))}
+    for number in numbers:
+        item, (starts, ends) = texts[number], ranges[number]
         at = slice(ids.offsets[number], ids.offsets[number + 1])
         loss_mask[at] = mask_by_offsets(
             starts, ends, item.spans or [], whole_last_char=not item.is_chat, weights=item.weights
@@ -142,7 +141,8 @@ def _by_lengths(
     weights: list[float] = []
     counts, sizes = [], []
     locate = lengths.locate
-    for _, text, wanted, is_chat, _, of_spans, _ in texts:
+    for _, text, wanted, is_chat, _, of_spans, _, encoded in texts:
+        wanted = wanted if encoded is None else None
         size, found = locate(text, wanted, whole_last_char=not is_chat) if wanted else UNKNOWN_SPANS
         spans += found
         if is_weighted:

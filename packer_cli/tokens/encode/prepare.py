@@ -1,7 +1,8 @@
-"""One document -> a text with the ranges to train on, or a finished sample."""
+"""One document -> a text with the ranges to train on."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,7 @@ from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.tokens.encode.backends import BackendMismatch, Comparison
 from packer_cli.tokens.encode.masks import Backends
-from packer_cli.tokens.encode.rows import Row, Text
+from packer_cli.tokens.encode.rows import Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder
 from packer_cli.tokens.templates.parts import LossParts, weights_or_none
 
@@ -28,7 +29,7 @@ _OTHERS = frozenset(("system", "developer", "user", "tool"))
 
 
 class Preparer:
-    """Turns documents into `Text` or `Row`.
+    """Turns documents into `Text`.
 
     Args:
         options: as for `Encoder`.
@@ -60,8 +61,8 @@ class Preparer:
         self.unused.clear()
         self._chats, self._prompts = Comparison(self._check_chats), Comparison(self._check_chats)
 
-    def prepare(self, document: Document) -> tuple[Text | Row, bool]:
-        """Prepare a document as `Text` or `Row`; say whether its own text contains that of a special token.
+    def prepare(self, document: Document) -> tuple[Text, bool]:
+        """Prepare a document as `Text`; say whether its own text contains that of a special token.
 
         Raises:
             ValueError: the document is rejected; the message gives the reason, unless it is a UnicodeEncodeError.
@@ -82,11 +83,10 @@ class Preparer:
         loss = _Loss(spans, None, document.weight if self._ends_have_loss else 0.0).times(document.weight)
         _check_utf8(text)
         special = self._finder.finds(text)
-        if self._plain is not None and special:
-            return self._plain_text(document, text, loss), special
-        return Text(document.line, text, loss.spans, False, True, loss.weights, loss.end), special
+        item = Text(document.line, text, loss.spans, False, True, loss.weights, loss.end)
+        return (self._as_plain(item, self._plain) if self._plain is not None and special else item), special
 
-    def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
+    def _prepare_chat(self, document: Document) -> tuple[Text, bool]:
         renderer = self._renderer(with_tools=document.tools is not None)
         given, chat = self._read(renderer, document.messages, document.tools)
         self._require_assistant(given)
@@ -103,9 +103,8 @@ class Preparer:
         # A template may go on after the answer, with a generation prompt.
         spans, text = rendered.spans, rendered.text
         may_close = _ends_with_answer(document) and not (spans and text[spans[-1][1] :].strip())
-        if is_marked:
-            return self._row(document, rendered.text, loss, is_chat=True, may_close=may_close), special
-        return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
+        encoded = self._plain.encode(text) if is_marked and self._plain is not None else None
+        return Text(document.line, text, loss.spans, True, may_close, loss.weights, loss.end, encoded), special
 
     def _require_assistant(self, chat: Chat) -> None:
         """Raise ValueError for messages of which none is the assistant's, but one of a role that might mean it."""
@@ -137,14 +136,14 @@ class Preparer:
             if self._plain is not None:
                 prompt = prompt.replace(START, "").replace(END, "")
                 if self._finder.finds(prompt):
-                    return self._plain_text(document, prompt, _Loss([], None, 0.0)).input_ids
+                    return self._plain.encode(_wrapped(prompt, self._finder.pattern))[0]
             return prompt
         renderer = self._renderer(with_tools=document.tools is not None)
         given, chat = self._read(renderer, document.messages[: document.num_prompt], document.tools)
         text = renderer.prompt(chat)
         _check_utf8(text)
-        if chat is not given:
-            return self._row(document, text, _Loss([], None, 0.0), is_chat=True, may_close=False).input_ids
+        if chat is not given and self._plain is not None:
+            return self._plain.encode(text)[0]
         if not self._is_exact and self._prompts.takes(document.line, len(text)):
             _require_same(renderer.wrong_text(chat, text, is_prompt=True), document.line)
         return text
@@ -208,25 +207,18 @@ class Preparer:
     def _find_controls(self, template: str) -> TokenFinder:
         return TokenFinder((*self._tokenizer.hf._get_control_tokens(template), START, END))
 
-    def _plain_text(self, document: Document, text: str, loss: _Loss) -> Row:
-        from transformers.utils.chat_template_utils import mark_control_tokens
+    def _as_plain(self, item: Text, plain: PlainContentEncoder) -> Text:
+        """Wrap the tokens in a text, and encode them as plain text."""
+        inside = [found.span() for found in self._finder.pattern.finditer(item.text)]
+        spans = item.spans and [(_marked_place(a, inside), _marked_place(b, inside)) for a, b in item.spans]
+        marked = _wrapped(item.text, self._finder.pattern)
+        return item._replace(text=marked, spans=spans, encoded=plain.encode(marked))
 
-        tokens = self._finder.pattern
-        inside = [found.span() for found in tokens.finditer(text)]
-        if loss.spans:
-            places = [(_marked_place(start, inside), _marked_place(stop, inside)) for start, stop in loss.spans]
-            loss = loss._replace(spans=places)
-        return self._row(document, mark_control_tokens(text, tokens), loss, is_chat=False)
 
-    def _row(self, document: Document, marked: str, loss: _Loss, *, is_chat: bool, may_close: bool = True) -> Row:
-        """Make the sample of a text in which the tokens are wrapped; the spans are places in it."""
-        assert self._plain is not None
-        ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
-        if loss.spans is None:
-            loss_mask = np.full(len(ids), loss.end, dtype=np.bool_ if loss.end == 1 else np.float32)
-        elif loss.end not in (0.0, 1.0):
-            loss_mask = loss_mask.astype(np.float32)
-        return Row(document.line, ids, loss_mask, is_chat, may_close, loss.end)
+def _wrapped(text: str, tokens: re.Pattern[str]) -> str:
+    from transformers.utils.chat_template_utils import mark_control_tokens
+
+    return str(mark_control_tokens(text, tokens))
 
 
 class _Loss(NamedTuple):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.types import RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
 from packer_cli.format.constants import ITEM_VALUES
+from packer_cli.tokens.encode.backends import CharRanges
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 AppendEos = Literal["auto", "always", "never"]
@@ -34,25 +35,14 @@ class Text(NamedTuple):
     end_weight: float = 1.0
     """Weight of the loss of tokens that are added after the text, and without `spans` of all of it; 0: they have
     none."""
+    encoded: tuple[NDArray[np.int32], CharRanges] | None = None
+    """Ids of a text in which tokens are wrapped (`specials`), and the chars that they cover; None: the backend makes
+    the ids."""
 
     @property
     def is_weighted(self) -> bool:
         """Whether a token has a loss of another weight than 1."""
         return self.weights is not None or self.end_weight not in (0.0, 1.0)
-
-
-class Row(NamedTuple):
-    """A sample whose ids are known."""
-
-    line: int
-    input_ids: NDArray[np.int32]
-    loss_mask: NDArray[Any]
-    is_chat: bool
-    """Whether a template wrote it, as in `Text`."""
-    may_close: bool
-    """Whether EOS may follow, as in `Text`."""
-    end_weight: float
-    """Weight of the loss of tokens that are added, as in `Text`."""
 
 
 class Items(NamedTuple):

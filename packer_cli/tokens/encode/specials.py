@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.tokens.encode.backends import ReferenceBackend
-from packer_cli.tokens.encode.masks import mask_by_offsets
+from packer_cli.tokens.encode.backends import CharRanges, ReferenceBackend
 from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 START, END = "\U000f0000", "\U000f0001"
@@ -59,19 +58,8 @@ class PlainContentEncoder:
         self._split = patterns(tuple(self._added))[1]
         self._newline = reference.encode(["\n"]).values
 
-    def encode(
-        self,
-        marked: str,
-        spans: list[tuple[int, int]],
-        weights: list[float] | None = None,
-        *,
-        whole_last_char: bool,
-    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """Return `(ids int32[t], mask bool[t])`; with weights, the mask is float32[t].
-
-        Args:
-            spans: char ranges in the marked text.
-            weights: of each span, what to mark its tokens with; None: 1. A token of two spans has the first's.
+    def encode(self, marked: str) -> tuple[NDArray[np.int32], CharRanges]:
+        """Return the ids (int32[t]), and the chars of the marked text that each covers.
 
         Raises:
             ValueError: a token cannot be written as plain text with this vocabulary.
@@ -92,7 +80,7 @@ class PlainContentEncoder:
                 ends[-1:] = position
                 rows.append((row, np.full(len(row), stop), ends))
         ids, starts, ends = map(np.concatenate, zip(*rows, strict=True))
-        return ids, mask_by_offsets(starts, ends, spans, whole_last_char=whole_last_char, weights=weights)
+        return ids, (starts, ends)
 
     def _piece(self, text: str, *, at_start: bool) -> tuple[Any, Any, Any]:
         if at_start:
