@@ -19,16 +19,18 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.local import Engine
 from packer_cli.errors import FormatError, fault_of
-from packer_cli.format.arrays import Columns, Lists, dtype_of
+from packer_cli.format.arrays import Lists, dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
-from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ragged import expand, offsets_of
 from packer_cli.format.schema import TOKEN_COLUMNS, RowColumns
 from packer_cli.format.shards import ShardFile
+from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.local import local_file, map_file
+from packer_cli.shards.plan_file import read_plan
 from packer_cli.tokens.store import TokenStore, open_store
 
 Int64Array = NDArray[np.int64]
@@ -74,24 +76,21 @@ class PackedSet:
         self.is_weighted = manifest.is_weighted
         """Whether loss tokens have weights."""
         self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
-        num_packs = sum(group.num_packs for group in manifest.groups)
-        self.num_tokens = np.zeros(num_packs, dtype=np.int32)
-        """int32[p], by pack id; 0 for packs of other groups."""
-        self.num_samples = np.zeros(num_packs, dtype=np.int32)
+        for _ in engine.run_threads(lambda number: self._check(number, to_check), range(len(infos))):
+            pass
+        plan, _ = read_plan(folder / PLAN_NAME)
+        self.num_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces).astype(np.int32)
+        """int32[p], by pack id."""
+        self.num_samples = np.diff(plan.packs.offsets).astype(np.int32)
         """int32[p]: samples, or pieces of them, in each pack."""
-        for number, batches in engine.run_threads(lambda number: self._check(number, to_check), range(len(infos))):
-            info = self._shards[number]
-            packs = slice(info.first_pack, info.first_pack + info.num_packs)
-            self.num_tokens[packs] = np.concatenate([batch["num_tokens"] for batch in batches])
-            self.num_samples[packs] = np.concatenate([np.diff(batch["sample_ids"].offsets) for batch in batches])
 
     def _open(self, number: int) -> ShardFile:
         info = self._shards[number]
         with map_file(self._folder / info.path, info.num_bytes, info.xxh3) as source:
             return ShardFile(pa.BufferReader(source.read_buffer()), self._schema)
 
-    def _check(self, number: int, to_check: Collection[str]) -> list[Columns]:
-        """Check a shard, and return its record batches. Raises FormatError if it is missing or damaged."""
+    def _check(self, number: int, to_check: Collection[str]) -> None:
+        """Open a shard, perhaps compare its checksum. Raises FormatError if it is missing or damaged."""
         info = self._shards[number]
         path = self._folder / info.path
         try:
@@ -101,18 +100,11 @@ class PackedSet:
             why = find_damage(copy, info.num_bytes, info.xxh3) if info.path in to_check else None
             if why is not None:
                 raise ValueError(why)
-            file = self._file(number)
-            batches = [*map(file.batch, range(file.num_batches))]
+            if self._file(number).num_batches != -(-info.num_packs // PACKS_PER_BATCH):
+                raise ValueError(f"it does not hold its {info.num_packs} packs")
         except (OSError, ValueError, pa.ArrowException, FormatError) as error:
             require_damage(error)
             raise self._damaged(number, error) from None
-        sizes = [len(batch["pack_id"]) if batch else 0 for batch in batches]
-        if sum(sizes) != info.num_packs or any(size != PACKS_PER_BATCH for size in sizes[:-1]):
-            why = f"its record batches do not hold {info.num_packs} packs, {PACKS_PER_BATCH} each"
-            raise self._damaged(number, why)
-        if not all(map(_is_even, batches)):
-            raise self._damaged(number, "the lengths of its lists do not agree with num_tokens and cu_seqlens")
-        return batches
 
     def _damaged(self, number: int, why: object) -> FormatError:
         path = self._folder / self._shards[number].path
@@ -190,17 +182,6 @@ def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Coll
     store = open_store(folder / os.path.dirname(manifest.tokens[0].path))
     store.fetch_parts()
     return store
-
-
-def _is_even(batch: Columns) -> bool:
-    """Whether the lists of each row of a record batch have as many items as the others."""
-    sizes = {name: np.diff(column.offsets) for name, column in batch.items() if isinstance(column, Lists)}
-    samples, spans = sizes["sample_ids"], sizes.get(STARTS)
-    wanted = {"input_ids": batch["num_tokens"], "cu_seqlens": samples + 1, STOPS: spans, WEIGHTS: spans}
-    return all(
-        np.array_equal(size, samples if name in ("sample_starts", "source_ids") else wanted.get(name, size))
-        for name, size in sizes.items()
-    )
 
 
 NO_LOSS = -100
