@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
+from packer_cli.corpus.blocks import SMALL_BYTES
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, DocumentBatch
@@ -132,7 +133,7 @@ def cut_units(
 ) -> list[Cut]:
     """Cut units into parts, in order; files without data have none. A file that crashes its reader is unreadable.
 
-    Price: the price of `slice_corpus`; columnar files use all workers.
+    Price: the price of `slice_corpus`; large files and columnar ones use all workers.
 
     Args:
         made: names of the tasks whose parts earlier runs may have made; None: all. Of other parts no fingerprint is
@@ -191,6 +192,8 @@ def _cut_files(
             else:
                 cut[tasks[i][0]] = [_unreadable(files[tasks[i][0]], outcome)]
         tasks = crashed
+    large = [number for number, file in enumerate(files) if file.num_bytes > SMALL_BYTES and number not in cut]
+    cut.update((large[i], found) for i, found in engine.run_threads(lambda n: slice_corpus([files[n]]), large))
     rest = [number for number in range(len(files)) if number not in cut]
     cut.update(zip(rest, _cut_each([files[number] for number in rest]), strict=True))
     return [cut[number] for number in range(len(files))]
