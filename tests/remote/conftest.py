@@ -75,5 +75,5 @@ def tree(folder: Any) -> dict[str, bytes]:
     return {
         name: (folder / name).read_bytes()
         for name in names
-        if not name.endswith(("tokens/inputs.json", "versions.jsonl"))
+        if not name.endswith(("tokens/inputs.json", "versions.jsonl", "derived.jsonl"))
     }
