@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -65,23 +65,13 @@ class TaskLock:
         return f"{LOCK_NAME}.{self.stage}.{self.index}"
 
 
-@dataclass(frozen=True)
-class Holder:
-    """A run that writes to a folder."""
-
-    task: TaskLock | None
-    """None for a run that has the folder to itself."""
-    host: str
-    pid: int
-    note: str = ""
-    """See `add_note`."""
-    age: float = 0.0
-    """Seconds since a holder of a remote folder said so."""
+Holders = Mapping[TaskLock | None, LockHolder]
+"""The processes that write to a folder, by their tasks; None for a run that has the folder to itself."""
 
 
 class _Held(Exception):  # noqa: N818 - it becomes a BusyError.
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
+    def __init__(self, task: TaskLock | None, holder: LockHolder) -> None:
+        self.task, self.holder = task, holder
 
 
 @contextmanager
@@ -160,10 +150,10 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
                 held.enter_context(_lock_now(folder, task))
                 break
             except _Held as error:
-                patience = _TASK_PATIENCE if task and error.holder.task is None else _PATIENCE
+                patience = _TASK_PATIENCE if task and error.task is None else _PATIENCE
                 left = begin + max(seconds, patience) - time.monotonic()
                 if left <= 0:
-                    raise _busy(folder, error.holder, task) from None
+                    raise _busy(folder, task, error) from None
             if seconds and pause == _FIRST_PAUSE:
                 _say_who(folder, seconds)
             time.sleep(min(pause, left))
@@ -172,8 +162,8 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
 
 
 def _say_who(folder: Path, seconds: float) -> None:
-    named = [f"process {each.pid} on {each.host}" for each in find_holders(folder)[:_MOST_NAMED] if each.host]
-    who = ", ".join(named) or "another hbpack run"
+    named = [f"process {each.pid} on {each.host}" for each in find_holders(folder).values() if each.host]
+    who = ", ".join(named[:_MOST_NAMED]) or "another hbpack run"
     LOGGER.info("waiting up to %s for %s to end, which writes to %s", duration(seconds), who, folder)
 
 
@@ -189,11 +179,11 @@ def _lock_now(folder: Path, task: TaskLock | None) -> Iterator[None]:
         name = task.name if task else LOCK_NAME
         lock = remote_lock.RemoteLock(folder, name) if isinstance(folder, RemotePath) else _FileLock(folder / name)
         if (own := lock.take()) is not None:
-            raise _Held(Holder(task, own.host, own.pid, age=own.age))
+            raise _Held(task, own)
         with lock, ExitStack() as held:
-            for other in find_holders(folder):
-                if other.task != task and not (task and other.task and other.task.stage == task.stage):
-                    raise _Held(other)
+            for other, holder in find_holders(folder).items():
+                if other != task and not (task and other and other.stage == task.stage):
+                    raise _Held(other, holder)
             if task is None:  # While this run has the folder, no task runs.
                 _remove_dead(folder)
                 held.callback(remove_temporaries, folder)  # Those of an array may be another task's.
@@ -204,30 +194,31 @@ def _lock_now(folder: Path, task: TaskLock | None) -> Iterator[None]:
                 new.rmdir()
 
 
-def _busy(folder: Path, holder: Holder, task: TaskLock | None) -> BusyError:
+def _busy(folder: Path, task: TaskLock | None, held: _Held) -> BusyError:
     what = "another hbpack run writes to it"
-    if task and holder.task:
-        what = f"tasks of hbpack {holder.task.stage} write to it"
-    if task and holder.task == task:
+    if task and held.task:
+        what = f"tasks of hbpack {held.task.stage} write to it"
+    if task and held.task == task:
         what = f"another process runs task {task.index}"
     if is_remote(folder):
-        what += f" (process {holder.pid} on {holder.host}, seen {holder.age:.0f} s ago)"
+        what += f" (process {held.holder.pid} on {held.holder.host}, seen {held.holder.age:.0f} s ago)"
     return BusyError(f"output folder {str(folder)!r}: {what}; wait until that has ended, or name another folder")
 
 
-def find_holders(folder: Path | RemotePath) -> list[Holder]:
+def find_holders(folder: Path | RemotePath) -> Holders:
     """Find the runs that write to a folder, as far as its file system has locks: one, or tasks by stage and index."""
     if isinstance(folder, RemotePath):
         found: Iterable[tuple[str, LockHolder | None]] = remote_lock.find_holders(folder, LOCK_NAME).items()
     else:
         found = ((path.name, _who_holds(path)) for path in folder.glob(f"{LOCK_NAME}*"))
-    holders = []
-    for name, other in found:
+    holders: dict[TaskLock | None, LockHolder] = {}
+    for name, holder in found:
         stage, _, index = name.removeprefix(LOCK_NAME).removeprefix(".").rpartition(".")
-        if other is not None and (name == LOCK_NAME or (stage and index.isdigit())):
-            task = TaskLock(stage, int(index)) if stage else None
-            holders.append(Holder(task, other.host, other.pid, other.note, other.age))
-    return sorted(holders, key=lambda holder: (holder.task.stage, holder.task.index) if holder.task else ("", 0))
+        if holder is not None and (name == LOCK_NAME or (stage and index.isdigit())):
+            holders[TaskLock(stage, int(index)) if stage else None] = holder
+    return {
+        task: holders[task] for task in sorted(holders, key=lambda task: (task.stage, task.index) if task else ("", 0))
+    }
 
 
 def add_note(folder: Path | RemotePath, task: TaskLock, word: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import starmap
@@ -17,7 +16,7 @@ from packer_cli.config.set_options import StatusConfig
 from packer_cli.engine.array import ArrayRecords, Pin, array_expression
 from packer_cli.errors import FormatError, HbpackError, InputError
 from packer_cli.export import listing as export_listing
-from packer_cli.folder_lock import Holder, find_holders
+from packer_cli.folder_lock import Holders, find_holders
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS, VALIDATION
 from packer_cli.format.records import Hidden, in_json
 from packer_cli.format.versions import set_at, version_folders
@@ -109,7 +108,7 @@ def status(path: StrPath, *, stage: Literal["tokens", "plan", "shards"] | None =
     if not folder.is_dir():
         raise InputError(f"{str(folder)!r} is not a folder; name the output of an hbpack command")
     holders = find_holders(folder)
-    alone = next((Running(host=each.host, pid=each.pid) for each in holders if each.task is None), None)
+    alone = next((Running(host=each.host, pid=each.pid) for task, each in holders.items() if task is None), None)
     if (folder / export_listing.NAME).exists() or (folder / export_listing.WORK).exists():
         return Status(stages=(_export(folder, holders),), running=alone)
     traces = (TOKENS, PLAN_NAME, MANIFEST_NAME)
@@ -127,7 +126,7 @@ def status(path: StrPath, *, stage: Literal["tokens", "plan", "shards"] | None =
     return Status(stages=tuple(stages), running=alone)
 
 
-def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder], parts: str) -> StageStatus | None:
+def _of_array(name: StageName, work: Path, stage: str, holders: Holders, parts: str) -> StageStatus | None:
     """Describe the work of an array's tasks; return None if no array makes the output."""
     records = ArrayRecords(work)
     pin = records.pin()
@@ -135,9 +134,9 @@ def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder]
         return None
     done = records.done()
     running = tuple(
-        Running(host=each.host, pid=each.pid, task=each.task.index)
-        for each in holders
-        if each.task and each.task.stage == stage and each.task.index not in done
+        Running(host=each.host, pid=each.pid, task=task.index)
+        for task, each in holders.items()
+        if task and task.stage == stage and task.index not in done
     )
     missing = sorted({*range(pin.num_tasks)} - {*done, *(each.task for each in running)})
     array = ArrayStatus(
@@ -154,7 +153,7 @@ def _of_array(name: StageName, work: Path, stage: str, holders: Sequence[Holder]
     return StageStatus(name, "unfinished", f"{', '.join(counts)}; {parts} written", array=array)
 
 
-def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str) -> StageStatus:
+def _tokens(store: Path, is_packed: bool, holders: Holders, again: str) -> StageStatus:
     num_parts = counted(sum(1 for _ in store.glob("part-*.arrow")), "part")
     if (array := _of_array("tokens", store / WORK, "tokenize", holders, num_parts)) is not None:
         return array
@@ -193,7 +192,7 @@ def _plan(folder: Path, header: PlanHeader | None, store: Path) -> StageStatus:
     return StageStatus("plan", "complete", ", ".join(starmap(counted, counts)))
 
 
-def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) -> StageStatus:
+def _shards(folder: Path, header: PlanHeader | None, holders: Holders) -> StageStatus:
     """Describe the version of the plan that is there: complete, or the one that is being written."""
     manifest, aside, fault = None, "", ""
     try:
@@ -220,7 +219,7 @@ def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) 
     return StageStatus("shards", "missing", fault or f"{earlier}run hbpack write")
 
 
-def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
+def _export(folder: Path, holders: Holders) -> StageStatus:
     num_parts = counted(sum(1 for _ in (folder / export_listing.WORK).glob("part-*.json")), "part")
     if (array := _of_array("export", folder / export_listing.WORK, "export", holders, num_parts)) is not None:
         return array

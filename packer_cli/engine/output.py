@@ -220,7 +220,7 @@ def produce(output: Output[Result], engine: Engine, ids: ArrayIds | None = None)
 
     def announce(word: str) -> list[str]:
         add_note(output.folder, lock, word)
-        return [holder.note for holder in find_holders(output.folder) if holder.task != lock]
+        return [holder.note for task, holder in find_holders(output.folder).items() if task != lock]
 
     share, watch = TaskShare(records, task, ids, announce), Stopwatch()
     with output.hold(lock):

@@ -172,13 +172,13 @@ def test_tasks_of_an_array_share_the_folder_and_runs_do_not(folder, monkeypatch)
     monkeypatch.setattr("packer_cli.folder_lock._PATIENCE", 0.1)
     first, second = TaskLock("write", 0), TaskLock("write", 1)
     with lock_folder(folder, first), lock_folder(folder, second):
-        assert [holder.task for holder in find_holders(folder)] == [first, second]
+        assert [*find_holders(folder)] == [first, second]
         for other in (None, first, TaskLock("tokenize", 3)):
             with pytest.raises(BusyError), lock_folder(folder, other):
                 raise AssertionError
-        assert [holder.task for holder in find_holders(folder)] == [first, second]
+        assert [*find_holders(folder)] == [first, second]
     with lock_folder(folder):
-        assert [holder.task for holder in find_holders(folder)] == [None]
+        assert [*find_holders(folder)] == [None]
         with pytest.raises(BusyError), lock_folder(folder, first):
             raise AssertionError
     assert folder.find() == {}
@@ -188,7 +188,7 @@ def test_tasks_of_an_array_share_the_folder_and_runs_do_not(folder, monkeypatch)
 def test_a_run_removes_the_locks_of_killed_tasks(folder):
     other = LockHolder("token", "elsewhere", 1, 0.0)
     (folder / f"{NAME}.write.3").write_bytes(other.encode())
-    assert find_holders(folder) == []
+    assert find_holders(folder) == {}
     with lock_folder(folder):
         pass
     assert folder.find() == {}
@@ -241,8 +241,8 @@ def test_clocks_that_differ(bucket: RemotePath, monkeypatch: pytest.MonkeyPatch,
     for task in (None, TaskLock("write", 2)):
         other = replace(LockHolder("token", "elsewhere", 7, time.time() - ahead), note="word")
         (folder / (task.name if task else NAME)).write_bytes(other.encode())
-        (holder,) = find_holders(folder)
-        assert (holder.task, holder.host, holder.note) == (task, "elsewhere", "word")
+        ((found, holder),) = find_holders(folder).items()
+        assert (found, holder.host, holder.note) == (task, "elsewhere", "word")
         lock.remove_dead(folder, NAME)
         with pytest.raises(BusyError), lock_folder(folder):
             pass
