@@ -45,20 +45,14 @@ class StdoutError(RunError):
         """Whether the reader, such as `head`, has closed the pipe."""
 
 
-class _Results(io.FileIO):
+class _Stream(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
+            if self.fileno() == 2:  # Who closed stderr does not want messages.
+                return memoryview(data).nbytes
             raise StdoutError(error) from None
-
-
-class _Messages(io.FileIO):
-    def write(self, data: ReadableBuffer, /) -> int:
-        try:
-            return super().write(data)
-        except OSError:  # Who closed it does not want them.
-            return memoryview(data).nbytes
 
 
 def own_streams() -> None:
@@ -77,8 +71,8 @@ def own_streams() -> None:
             os.set_inheritable(os.open(os.devnull, mode), True)
     results = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout = sys.__stdout__ = _text(_Results(results, "w"), sys.stdout)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text(_Messages(2, "w", closefd=False), sys.stderr)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text(_Stream(results, "w"), sys.stdout)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text(_Stream(2, "w", closefd=False), sys.stderr)  # type: ignore[misc]
 
 
 def _text(raw: io.FileIO, usual: TextIO | None) -> io.TextIOWrapper:
