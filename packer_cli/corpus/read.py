@@ -12,7 +12,7 @@ from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_by
 from packer_cli.corpus.readers.registry import READERS, TOKEN_FORMATS
 from packer_cli.corpus.records.base import type_name
 from packer_cli.corpus.records.shapes import Normalizer
-from packer_cli.corpus.records.token_rows import TokenRecord, read_records, read_rows
+from packer_cli.corpus.records.token_rows import NUM_IDS, TokenRecord, read_records, read_rows
 from packer_cli.corpus.types import (
     OF_ITEMS,
     AlpacaForm,
@@ -94,9 +94,11 @@ class SliceReader(Normalizer):
             else:
                 reject(document)  # type: ignore[arg-type]
         if tokenized or raw.tokens is not None:
-            rows = raw.tokens
-            found = read_records(tokenized) if rows is None else read_rows(rows._replace(lines=base + rows.lines))
-            batch.tokens, refused = found
+            rows, num_ids = raw.tokens, self._rules.vocab_size or NUM_IDS
+            if rows is None:
+                batch.tokens, refused = read_records(tokenized, num_ids)
+            else:
+                batch.tokens, refused = read_rows(rows._replace(lines=base + rows.lines), num_ids)
             batch.rejects += refused
             lost = {entry.line for entry in refused}
             batch.pairs = {line: values for line, _, values in tokenized if values is not None and line not in lost}

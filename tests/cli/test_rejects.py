@@ -46,7 +46,7 @@ LINES = [
     ({"input_ids": [7]}, REASON),
     ({"input_ids": []}, '"input_ids" is empty'),
     ({"input_ids": [1, -2]}, "input_ids[1] is -2; an id must be in 0..2147483647"),
-    ({"input_ids": [1024]}, "it holds the id 1024; the tokenizer's ids are 0 to 1023"),
+    ({"input_ids": [1024]}, "input_ids[0] is 1024; the tokenizer's ids are 0 to 1023"),
     ({"input_ids": [1, 2], "loss_mask": [1]}, '"loss_mask" has 1 entries but "input_ids" has 2; they must be equal'),
     ({"text": "A last text."}, None),
 ]

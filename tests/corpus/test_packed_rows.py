@@ -84,6 +84,15 @@ def test_rows_that_contradict_themselves_are_rejected(columns: dict[str, Any], e
     assert [(each.line, each.input_ids) for each in samples(batch)] == [(1, ROW["input_ids"]), (3, ROW["input_ids"])]
 
 
+def test_ids_are_those_of_the_tokenizer_but_for_padding() -> None:
+    padded = {"input_ids": [9, 4, 10], "attention_mask": [1, 1, 0]}
+    records = [padded, {"input_ids": [9, 10]}, {"input_ids": [3, 10, 11], "seq_lengths": [1, 2]}, {"input_ids": [0]}]
+    batch, rejects = read_records([TokenRecord(line, record) for line, record in enumerate(records)], 10)
+    assert [(each.line, each.input_ids) for each in samples(batch)] == [(0, [9, 4]), (3, [0])]
+    rule = "input_ids[1] is 10; the tokenizer's ids are 0 to 9"
+    assert sorted(rejects) == [(1, rule), (2, rule)]
+
+
 @st.composite
 def rows(draw: st.DrawFn) -> dict[str, Any]:
     """A packed row with some of the columns, often as they should be."""

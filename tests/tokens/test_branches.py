@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from packer_cli.corpus.records.shapes import Normalizer
-from packer_cli.corpus.records.token_rows import read_records
+from packer_cli.corpus.records.token_rows import NUM_IDS, read_records
 from packer_cli.corpus.types import Document, DocumentBatch
 from packer_cli.format.trees import GROUP, PAIR, SAMPLE, TURNS
 from packer_cli.tokens.encode.branches import NOT_INFERENCE
@@ -28,13 +28,13 @@ TOKEN_PAIR = {
 }
 
 
-def batch_of(*records, **options):
+def batch_of(*records, num_ids=NUM_IDS, **options):
     """Records as a reader hands them on; the first is that of line 1."""
     normalizer = Normalizer(**options)
     parsed = [normalizer.parse(record, line) for line, record in enumerate(records, 1)]
     documents = [each for each in parsed if isinstance(each, Document)]
     tokenized = [each for each in parsed if not isinstance(each, Document)]
-    batch, rejects = read_records(tokenized)
+    batch, rejects = read_records(tokenized, num_ids)
     pairs = {each.line: each.values for each in tokenized}
     return DocumentBatch(documents=documents, tokens=batch, pairs=pairs, rejects=rejects)
 
@@ -234,7 +234,7 @@ def test_an_item_is_rejected_as_a_whole_and_once(load):
         {**TOKEN_PAIR, "rejected_ids": [10**6], "chosen_ids": [10**6 + 1]},
         TOKEN_PAIR,
     ]
-    batch = encoder.encode(batch_of(*records))
+    batch = encoder.encode(batch_of(*records, num_ids=1000))
     assert batch.samples.lines.tolist() == [2, 2, 6, 6]
     assert batch.items.kinds.tolist() == [PAIR, PAIR]
     assert [reject.line for reject in batch.rejects] == [1, 3, 4, 5]
@@ -242,7 +242,7 @@ def test_an_item_is_rejected_as_a_whole_and_once(load):
     assert first == "chosen: holds a lone surrogate, which cannot be encoded as UTF-8"
     assert third.startswith("rejected: the chat template cannot render this conversation")
     assert fourth == "completions[0]: holds a lone surrogate, which cannot be encoded as UTF-8"
-    assert fifth.startswith("it holds the id 1000001; the tokenizer's ids are 0 to ")
+    assert fifth == "chosen_ids[0] is 1000001; the tokenizer's ids are 0 to 999"
 
 
 def test_an_empty_sample_rejects_its_item(load):

@@ -38,7 +38,8 @@ class ReadRules:
     max_record_bytes: int = MAX_RECORD_BYTES
     """A record of more bytes, once decompressed, is rejected; reading one takes no more memory than this allows."""
     vocab_size: int = 0
-    """Vocabulary size of the tokenizer, which decides how wide ids are in a file that does not say."""
+    """Vocabulary size of the tokenizer, which bounds ids, and says how wide they are in a file that does not; 0: it is
+    not known."""
     keep: tuple[str, ...] = ()
     """Columns of records to keep, see `--keep-columns`."""
     eos_id: int | None = None

@@ -35,7 +35,8 @@ PAIR_IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
 NO_BOOLEANS = (IDS, LABELS, POSITIONS, LENGTHS, *PAIR_IDS)
 """Columns in which True is not 1."""
 NO_LOSS = -100
-MAX_ID = 2**31 - 1
+NUM_IDS = 2**31
+"""Ids that any tokenizer may have: 0 to this, less 1."""
 
 
 class TokenRecord(NamedTuple):
@@ -57,14 +58,18 @@ def parse(record: Record, line: int) -> TokenRecord:
 SHAPE = Shape(((IDS,),), (*COLUMNS[1:], *WEIGHTS), parse)
 
 
-def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject]]:
-    """Read the samples and rejects of records whose columns are lists of Python integers, or arrays."""
+def read_records(records: Sequence[TokenRecord], num_ids: int = NUM_IDS) -> tuple[TokenBatch | None, list[Reject]]:
+    """Read the samples and rejects of records whose columns are lists of Python integers, or arrays.
+
+    Args:
+        num_ids: of the tokenizer.
+    """
     rejects: list[Reject] = []
     weights: dict[int, float] = {}
     by_columns: dict[tuple[str, ...], tuple[list[int], list[list[NDArray[Any]]]]] = {}
     for line, record, values in records:
         try:
-            for sample in (record,) if values is None else _samples_of_pair(record):
+            for sample in (record,) if values is None else _samples_of_pair(record, num_ids):
                 names = tuple(name for name in COLUMNS if sample.get(name) is not None)
                 arrays = [integers(sample[name], name) for name in names]
                 if not sample.keys().isdisjoint(WEIGHTS):
@@ -77,7 +82,7 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
     batches: list[TokenBatch] = []
     for names, (lines, rows) in by_columns.items():
         columns = {name: join_arrays([row[i] for row in rows]) for i, name in enumerate(names)}
-        batch, refused = read_rows(TokenRows(np.array(lines, dtype=np.int64), columns))
+        batch, refused = read_rows(TokenRows(np.array(lines, dtype=np.int64), columns), num_ids)
         batches.append(_with_weights(batch, weights) if weights else batch)
         rejects += refused
     return (join_samples(batches) if batches else None), rejects
@@ -94,9 +99,9 @@ def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
     return batch._replace(loss_mask=mask > 0 if is_mask else mask, weight=weight)
 
 
-def _samples_of_pair(record: Record) -> list[Record]:
+def _samples_of_pair(record: Record, num_ids: int) -> list[Record]:
     """Make a tokenized record of each answer of a preference pair, the better one first."""
-    prompt, chosen, rejected = (_ids(record, name) for name in PAIR_IDS)
+    prompt, chosen, rejected = (_ids(record, name, num_ids) for name in PAIR_IDS)
     border, weight = len(prompt), read_weight(record)
     if record.get(PAIR_IDS[0]) is None:
         border = min(common_prefix(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
@@ -104,7 +109,7 @@ def _samples_of_pair(record: Record) -> list[Record]:
     return [{IDS: ids, MASKS[0]: (np.arange(len(ids)) >= border).astype(np.int8), WEIGHT: weight} for ids in samples]
 
 
-def _ids(record: Record, name: str) -> NDArray[np.int64]:
+def _ids(record: Record, name: str, num_ids: int) -> NDArray[np.int64]:
     """Read the ids of a part; raises BadRecordError. A prompt may be missing, or empty."""
     is_prompt = name == PAIR_IDS[0]
     if is_prompt and record.get(name) is None:
@@ -112,9 +117,7 @@ def _ids(record: Record, name: str) -> NDArray[np.int64]:
     ids = integers(record[name], name)
     if not len(ids) and not is_prompt:
         raise BadRecordError(f'"{name}" is empty')
-    wrong = np.flatnonzero((ids < 0) | (ids > MAX_ID))
-    if len(wrong):
-        raise BadRecordError(f"{name}[{wrong[0]}] is {ids[wrong[0]]}; an id must be in 0..{MAX_ID}")
+    _require(name, ids, (ids >= 0) & (ids < num_ids), _rule(num_ids))
     return ids.astype(np.int64)
 
 
@@ -145,23 +148,23 @@ def _not_integer(value: list[Any], name: str) -> BadRecordError:
     return BadRecordError(f"{name}[{index}] must be an integer, this is {type_name(value[index])}")
 
 
-def read_rows(rows: TokenRows) -> tuple[TokenBatch, list[Reject]]:
-    """Read samples of tokenized records, and why others give none; ids are checked for sign and 31 bits.
+def read_rows(rows: TokenRows, num_ids: int = NUM_IDS) -> tuple[TokenBatch, list[Reject]]:
+    """Read samples of tokenized records with a tokenizer of so many ids, and why others give none.
 
     If one is wrong, each half is read alone, and so on, until that record is alone. O(tokens), of each wrong record
     O(log n) times.
     """
     num = len(rows.lines)
     try:
-        return _read(rows), []
+        return _read(rows, num_ids), []
     except BadRecordError as error:
         if num == 1:
-            return _read(rows.part(0, 0)), [Reject(int(rows.lines[0]), str(error))]
-    halves = [read_rows(rows.part(start, stop)) for start, stop in ((0, num // 2), (num // 2, num))]
+            return _read(rows.part(0, 0), num_ids), [Reject(int(rows.lines[0]), str(error))]
+    halves = [read_rows(rows.part(start, stop), num_ids) for start, stop in ((0, num // 2), (num // 2, num))]
     return join_samples([batch for batch, _ in halves]), [reject for _, rejects in halves for reject in rejects]
 
 
-def _read(rows: TokenRows) -> TokenBatch:
+def _read(rows: TokenRows, num_ids: int) -> TokenBatch:
     """Read samples of tokenized records.
 
     Raises:
@@ -171,12 +174,18 @@ def _read(rows: TokenRows) -> TokenBatch:
     mask, sample = _check_tokens(rows.columns), find_samples(rows.columns)
     offsets, ids = rows.columns[IDS]
     if sample is None:
+        _require(IDS, ids, ids < num_ids, _rule(num_ids))
         return TokenBatch(rows.lines, offsets, ids, mask)
     kept = np.flatnonzero(sample >= 0)
+    _require(IDS, ids, ids[kept] < num_ids, _rule(num_ids), kept)  # Those of padding are not used.
     row = owners(lengths)[kept]
     starts = np.flatnonzero(begins_run(row, sample[kept]))
     mask = None if mask is None else mask[kept]
     return TokenBatch(rows.lines[row[starts]], np.append(starts, len(kept)), ids[kept], mask)
+
+
+def _rule(num_ids: int) -> str:
+    return f"the tokenizer's ids are 0 to {num_ids - 1}" if num_ids < NUM_IDS else f"an id must be in 0..{NUM_IDS - 1}"
 
 
 def _check_lengths(columns: Mapping[str, Lists]) -> NDArray[np.int64]:
@@ -199,8 +208,8 @@ def _check_lengths(columns: Mapping[str, Lists]) -> NDArray[np.int64]:
 def _check_tokens(columns: Mapping[str, Lists]) -> NDArray[np.bool_] | None:
     """Refuse values that cannot be; return the loss mask (bool[t]), None for all."""
     ids = columns[IDS].values
-    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > MAX_ID):
-        _require(IDS, ids, (ids >= 0) & (ids <= MAX_ID), f"an id must be in 0..{MAX_ID}")
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= NUM_IDS):
+        _require(IDS, ids, (ids >= 0) & (ids < NUM_IDS), _rule(NUM_IDS))
     mask: NDArray[np.bool_] | None = None
     if LABELS in columns:
         labels = columns[LABELS].values
@@ -225,7 +234,8 @@ def _require(
         is_right: bool[k]: whether values are.
         at: int64[k]: their places; None: all.
     """
-    for i in np.flatnonzero(~is_right)[:1].tolist():
+    if not is_right.all():
+        i = is_right.argmin()
         i = i if at is None else at[i]
         raise BadRecordError(f"{name}[{i}] is {values[i]}; {rule}")
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.ragged import join_arrays, join_samples
+from packer_cli.corpus.ragged import join_arrays, join_samples, take_samples
 from packer_cli.corpus.records.base import without_texts
 from packer_cli.corpus.types import Document, DocumentBatch, RecordSchema, Reject, TokenBatch
 from packer_cli.errors import TokenizerError
@@ -41,7 +41,7 @@ from packer_cli.tokens.encode.backends import (
 from packer_cli.tokens.encode.branches import BranchPreparer, turns_of, why_rejected
 from packer_cli.tokens.encode.items import DIFFERS, begin_after_prompts, with_items
 from packer_cli.tokens.encode.masks import Backends, mask_texts
-from packer_cli.tokens.encode.prepare import Preparer, in_vocabulary
+from packer_cli.tokens.encode.prepare import Preparer
 from packer_cli.tokens.encode.rows import ENDS, EncodedBatch, Frame, Items, Text
 from packer_cli.tokens.templates.memory import limited_memory
 
@@ -210,14 +210,15 @@ class Encoder:
         samples, items = self._encode_items(held)
         ends = np.array([(each.is_chat, each.may_close, each.end_weight) for each in items], ENDS)
         if held.tokens:
-            given, rejects = in_vocabulary(join_samples(held.tokens), self._backends.tokenizer.vocab_size)
-            held.rejects += rejects
+            given = join_samples(held.tokens)
             order = np.argsort(np.concatenate([samples.lines, given.lines]), kind="stable")
             of_given = np.repeat(np.array((True, False, 1), ENDS), len(given.lines))  # Like chats that stay open.
             if given.weight is not None:
                 of_given["end_weight"] = given.weight
             ends = np.concatenate([ends, of_given])[order]
-            given = given._replace(weight=None)
+            # Wide types would slow what follows down; narrow ones may not hold an EOS that is added.
+            dtype = np.uint16 if self._backends.tokenizer.vocab_size <= 2**16 else np.int32
+            given = given._replace(input_ids=given.input_ids.astype(dtype, copy=False), weight=None)
             samples = join_samples([samples, given]) if items else given
         framed, is_open = self._frame.add(samples, ends)
         encoded = EncodedBatch(
@@ -260,11 +261,10 @@ class Encoder:
                 self.unused[DIFFERS] += num_changed
         is_empty = np.diff(samples.offsets) == 0
         if is_empty.any():
-            empty = [item for item, is_one in zip(items, is_empty, strict=True) if is_one]
-            rejects += [Reject(item.line, "is empty: it has no tokens") for item in empty]
+            is_empty = np.isin(lines, lines[is_empty])  # With the other samples of their items.
+            rejects += [Reject(line, "is empty: it has no tokens") for line in np.unique(lines[is_empty]).tolist()]
             items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
-            kept = np.concatenate([[True], ~is_empty])
-            samples = samples._replace(lines=lines[~is_empty], offsets=samples.offsets[kept])
+            samples = take_samples(samples, np.flatnonzero(~is_empty))
         return samples, items
 
     def _check_ids(self, texts: list[Text], ids: Lists) -> None:

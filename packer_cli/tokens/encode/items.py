@@ -59,12 +59,11 @@ def begin_after_prompts(samples: TokenBatch, prompts: Mapping[int, NDArray[np.in
 
 
 def with_items(encoded: EncodedBatch, documents: Mapping[int, Document]) -> EncodedBatch:
-    """Add its items to a batch, less those of which a sample is missing, whose lines have a reject.
+    """Add its items to a batch.
 
     Args:
         documents: of items, by line.
     """
-    encoded = _without_parts(encoded, documents)
     lines = encoded.samples.lines
     is_branch = np.isin(lines, np.fromiter(documents, dtype=np.int64, count=len(documents)))
     if not is_branch.any():
@@ -95,18 +94,6 @@ def num_equal_pairs(samples: TokenBatch, items: Items) -> int:
     num = lengths[first]
     chosen, rejected = (ids[expand(borders[branch], num)] for branch in (first, first + 1))
     return len(first) - len(np.unique(owners(num)[chosen != rejected]))
-
-
-def _without_parts(encoded: EncodedBatch, documents: Mapping[int, Document]) -> EncodedBatch:
-    """Leave out the items of which samples were rejected, and reject each of these items once."""
-    refused = {reject.line for reject in encoded.rejects if reject.line in documents}
-    if not refused:
-        return encoded
-    firsts = {reject.line: reject for reject in reversed(encoded.rejects)}
-    rejects = [each for each in encoded.rejects if each.line not in refused or each is firsts[each.line]]
-    kept = np.flatnonzero(~np.isin(encoded.samples.lines, list(refused)))
-    samples, items = take_samples(encoded.samples, kept), Items.of_samples(len(kept))
-    return replace(encoded, samples=samples, items=items, is_open=encoded.is_open[kept], rejects=rejects)
 
 
 REASON = "it has no loss tokens, so a model would learn nothing from it"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.corpus.ragged import take_samples
-from packer_cli.corpus.types import Document, Message, Reject, TokenBatch
+from packer_cli.corpus.types import Document, Message
 from packer_cli.errors import TokenizerError
 from packer_cli.format.tokens import SampleOptions
 from packer_cli.tokens.encode.backends import BackendMismatch, Comparison
@@ -260,19 +259,3 @@ def _check_utf8(text: str) -> None:
     """Raise UnicodeEncodeError for a lone surrogate."""
     if not text.isascii():
         text.encode()
-
-
-def in_vocabulary(batch: TokenBatch, vocab_size: int) -> tuple[TokenBatch, list[Reject]]:
-    """Take samples as they are; reject those with ids outside the vocabulary."""
-    rejects: list[Reject] = []
-    if len(batch.input_ids) and int(batch.input_ids.max()) >= vocab_size:
-        at = np.flatnonzero(batch.input_ids >= vocab_size)
-        samples, first = np.unique(np.searchsorted(batch.offsets, at, side="right") - 1, return_index=True)
-        rejects = [
-            Reject(line, f"it holds the id {bad}; the tokenizer's ids are 0 to {vocab_size - 1}")
-            for line, bad in zip(batch.lines[samples].tolist(), batch.input_ids[at[first]].tolist(), strict=True)
-        ]
-        batch = take_samples(batch, np.delete(np.arange(len(batch.lines)), samples))
-    # Wide types would slow what follows down; narrow ones may not hold an EOS that is added.
-    ids = batch.input_ids.astype(np.uint16 if vocab_size <= 2**16 else np.int32, copy=False)
-    return batch._replace(input_ids=ids), rejects
