@@ -27,7 +27,7 @@ from packer_cli.config.fields import REQUIRED, default_of, shown_default
 from packer_cli.config.messages import load_config_file, show_value
 from packer_cli.config.models import EngineConfig, JobConfig, WorkersConfig
 from packer_cli.errors import ConfigError, did_you_mean
-from packer_cli.panels import Names, Panel, Shown
+from packer_cli.panels import Panel, Shown
 from packer_cli.sizes import parse_seconds
 
 
@@ -88,13 +88,14 @@ def _option(name: str, field: FieldInfo, shown: Shown, *, is_optional: bool) -> 
         return click.option(
             f"{flag}/--no-{flag[2:]}", name, cls=_FromModel, default=default, show_default=True, **about
         )
-    choices = _choices(field.annotation)
+    choices, is_file = _choices(field.annotation), shown.metavar.startswith(("PATH", "FILE"))
+    completed = shown.names or (None if is_file else words_of(shown.metavar))
     if default is not None:
         default = f"{default >> 20}MiB" if shown.metavar == "BYTES" else str(default)
     return click.option(
         flag,
         name,
-        type=Choice(choices) if choices else Text(_completed(shown)),
+        type=Choice(choices) if choices else Text(completed),
         cls=_FromModel,
         is_needed=default_of(field) is REQUIRED and not is_optional,
         default=default,
@@ -102,12 +103,6 @@ def _option(name: str, field: FieldInfo, shown: Shown, *, is_optional: bool) -> 
         metavar=None if choices else shown.metavar,
         **about,
     )
-
-
-def _completed(shown: Shown) -> Names | None:
-    """Return the words with which a shell completes an option's value; None for files."""
-    is_file = shown.metavar.startswith(("PATH", "FILE"))
-    return shown.names or (None if is_file else words_of(shown.metavar))
 
 
 def _choices(annotation: Any) -> list[str]:

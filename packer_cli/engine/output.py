@@ -80,21 +80,20 @@ class Parts(Generic[Task]):
         Args:
             listed: the parts that the listing vouches for, by name.
         """
-        found: dict[str, FinishedPart] = {}
-        markers = self._read_markers(engine)
-        for task in self._tasks:
-            for part in (markers.get(task.name), listed.get(task.name)):
-                if part and (part.fingerprint, part.release) == (task.fingerprint, __version__):
-                    found[task.name] = part
-        names = list(found)
-        is_listed = self._listing.exists()
+        there, is_listed = paths_below(self.work), self._listing.exists()
 
-        def is_intact(name: str) -> bool:
-            return all(file.is_intact(self._folder / file.path, is_listed=is_listed) for file in found[name].files)
+        def find_part(task: Task) -> FinishedPart | None:
+            marked = self._read_marker(task.name) if self._marker(task.name) in there else None
+            known = (part for part in (listed.get(task.name), marked) if part is not None)
+            current = (p for p in known if (p.fingerprint, p.release) == (task.fingerprint, __version__))
+            return next((part for part in current if self._is_intact(part, is_listed=is_listed)), None)
 
-        for i, intact in engine.run_threads(is_intact, names):
-            if intact:
-                self.finished[names[i]] = found[names[i]]
+        for _, part in engine.run_threads(find_part, self._tasks):
+            if part is not None:
+                self.finished[part.name] = part
+
+    def _is_intact(self, part: FinishedPart, *, is_listed: bool) -> bool:
+        return all(file.is_intact(self._folder / file.path, is_listed=is_listed) for file in part.files)
 
     def begin(self, progress: Progress) -> None:
         """Begin to make what is missing.
@@ -138,13 +137,6 @@ class Parts(Generic[Task]):
 
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"
-
-    def _read_markers(self, engine: Engine) -> dict[str, FinishedPart]:
-        """Read the markers that there are, by the names of their parts."""
-        there = paths_below(self.work)
-        names = [task.name for task in self._tasks if self._marker(task.name) in there]
-        read = dict(engine.run_threads(self._read_marker, names))
-        return {names[i]: part for i, part in read.items() if part is not None}
 
     def _read_marker(self, name: str) -> FinishedPart | None:
         try:
