@@ -25,9 +25,8 @@ Buckets are those of the least rounding. A bucket counts each of its samples at 
 so that an integer program need not tell them apart. With lengths s_1 <= .. <= s_K, `err[k][q] = min over j < k of
 err[j][q-1] + sum over j < i <= k of (s_k - s_i)`.
 
-The paper's recurrence takes O(K^2 Q). Here K counts distinct lengths, sums come from prefix sums, and the best cut j
-never decreases with k (the cost of a bucket satisfies the quadrangle inequality), so each layer is solved by divide
-and conquer. Price: O(n + Q K log K); 0.1 s for all lengths up to 128K in 16 buckets.
+Here K counts distinct lengths, and sums come from prefix sums. Price: O(n + Q K^2), 0.3 s for 4,000 lengths in 16
+buckets.
 """
 
 from __future__ import annotations
@@ -190,38 +189,17 @@ def _cut(length: Int64Array, count_to: Int64Array, tokens_to: Int64Array, cuts: 
     Needs at least as many lengths as buckets.
     """
     num = len(length)
-    before = np.zeros(num + 1, dtype=np.int64)
+    error = np.zeros(num + 1, dtype=np.int64)
     for k in range(1, num + 1):
-        before[k] = length[k - 1] * count_to[k] - tokens_to[k]
-    error = before.copy()
-    # Ranges of k that wait, each with the range of cuts: the middle k is solved, and divides both.
-    waiting = np.empty((128, 4), dtype=np.int64)
+        error[k] = length[k - 1] * count_to[k] - tokens_to[k]
     for q in range(1, len(cuts)):
-        top = 1
-        _put(waiting[0], q + 1, num, q, num - 1)
-        while top:
-            top -= 1
-            first, last, low, high = waiting[top]
-            k = (first + last) // 2
-            best, cut = np.int64(-1), low
-            for j in range(low, min(high, k - 1) + 1):
-                added = before[j] + length[k - 1] * (count_to[k] - count_to[j]) - (tokens_to[k] - tokens_to[j])
+        for k in range(num, q, -1):  # So the errors below k are still those of q buckets.
+            best = np.int64(-1)
+            for j in range(q, k):
+                added = error[j] + length[k - 1] * (count_to[k] - count_to[j]) - (tokens_to[k] - tokens_to[j])
                 if best < 0 or added < best:
-                    best, cut = added, j
-            error[k], cuts[q, k] = best, cut
-            if k < last:
-                _put(waiting[top], k + 1, last, cut, high)
-                top += 1
-            if first < k:
-                _put(waiting[top], first, k - 1, low, cut)
-                top += 1
-        before = error.copy()
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def _put(row: Int64Array, first: int, last: int, low: int, high: int) -> None:
-    """Set `row[:] = first, last, low, high`, which takes seconds to compile, see `timed_dealing.copy_to`."""
-    row[0], row[1], row[2], row[3] = first, last, low, high
+                    best, cuts[q, k] = added, j
+            error[k] = best
 
 
 Solve = Callable[[Int32Array, GroupCosts, int, float], MicroBatch]

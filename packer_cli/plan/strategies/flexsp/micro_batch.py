@@ -114,10 +114,9 @@ def search(
             counts[:] = 0
             fill_up(degrees, counts, num_gpus, kind)
             _try(lengths, costs, counts, dealt, tried)
-    for more in range(3):
-        if _first_fit(lengths, costs, num_gpus, bound, more, counts, dealt):
-            fill_up(degrees, counts, num_gpus, np.int64(0))
-            _try(lengths, costs, counts, dealt, tried)
+    if _first_fit(lengths, costs, num_gpus, bound, counts, dealt):
+        fill_up(degrees, counts, num_gpus, np.int64(0))
+        _try(lengths, costs, counts, dealt, tried)
 
     # Hill climbing, from the best set and then from others of the pool that it did not reach.
     left = _STEPS if pool_seconds[0] <= limit * (1 + _CLIMBS) else 0
@@ -185,12 +184,12 @@ def _is_within(costs: KernelCosts, kind: int, work: int, tokens: int, target: fl
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _first_fit(
-    lengths: Int64Array, costs: KernelCosts, num_gpus: int, bound: float, more: int, counts: Int64Array, dealt: Dealt
+    lengths: Int64Array, costs: KernelCosts, num_gpus: int, bound: float, counts: Int64Array, dealt: Dealt
 ) -> bool:
     """Write to `counts` the groups that first-fit opens at the least target time at which the GPUs are enough.
 
-    Longest first, each sample to the first group that stays within the target; else to a new one, whose degree is the
-    least that does, or `more` places above it.
+    Longest first, each sample to the first group that stays within the target; else to a new one of the least degree
+    that does.
     """
     tokens, work, gpus = dealt.tokens, dealt.work, costs.rates[5]
     kinds = np.empty(len(tokens), dtype=np.int64)
@@ -210,12 +209,6 @@ def _first_fit(
                 own = 0
                 while own < len(gpus) and not _is_within(costs, own, square, length, target):
                     own += 1
-                if own < len(gpus):
-                    own = min(own + more, len(gpus) - 1)
-                    while (
-                        own > 0 and used + gpus[own] > num_gpus and _is_within(costs, own - 1, square, length, target)
-                    ):
-                        own -= 1
                 if own == len(gpus) or used + gpus[own] > num_gpus:
                     fits = False
                     break
