@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from packer_cli.plan.core.iterations import Iterations, Slots
 from packer_cli.plan.core.segments import align_up
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
 from packer_cli.plan.core.types import Float64Array, Int32Array, Int64Array, Pieces, Plan, Schedule, as_ids
-from packer_cli.plan.kernels.timed_dealing import Dealt, even_out
 from packer_cli.plan.strategies.assemble import PackSizes, assemble, make_packs, pack_sizes, packs_by_step, scheduled
 from packer_cli.plan.strategies.flexsp.batches import BatchOptions, plan_batches
 from packer_cli.plan.strategies.flexsp.micro_batch import solve_micro_batch
@@ -40,12 +38,8 @@ from packer_cli.plan.strategies.flexsp.packing import (
 )
 from packer_cli.plan.strategies.protocol import PlanRequest
 
-_EVEN = 0.002
-"""GPU-seconds that an iteration may wait, of all it takes, before its packs exchange samples."""
-_SOLVE = 0.02
-"""The same, before its degrees are chosen anew."""
-_STEPS = cast(int, np.int64(40))
-"""Exchanges an iteration."""
+_SOLVE = 0.01
+"""GPU-seconds that an iteration may wait, of all it takes, before its degrees are chosen anew."""
 
 
 def form_iterations(
@@ -136,48 +130,26 @@ def _form(
 def improve_iterations(
     found: MixedIterations, lengths: Int32Array, costs: GroupCosts, num_gpus: int
 ) -> MixedIterations:
-    """Even out the iterations that wait: exchange samples between packs, then choose the degrees anew.
+    """Choose the degrees of the iterations that wait anew, and which samples their packs have.
 
     No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    evened, seconds, busy = _exchange_samples(found, lengths, costs, num_gpus)
-    places = as_ids(np.arange(len(evened)))
-    offsets, members = group_by_pack(evened, places, len(found.kinds))
-    samples, bounds = found.samples[members], found.offsets[found.iterations]
-    pack_of, kinds, iteration = owners(np.diff(offsets)), found.kinds, owners(np.diff(found.iterations))
+    offsets, samples, kinds, first = found
+    of_packs, bounds = pack_seconds(offsets, samples, kinds, lengths, costs), offsets[first]
+    seconds = np.maximum.reduceat(of_packs, first[:-1]) if len(of_packs) else of_packs
+    pack_of, iteration = owners(np.diff(offsets)), owners(np.diff(first))
+    busy = np.bincount(iteration, costs.rates[5, kinds] * of_packs, len(seconds))
     for j in np.flatnonzero(busy < num_gpus * seconds * (1 - _SOLVE)).tolist():
         own = slice(bounds[j], bounds[j + 1])
         solved = solve_micro_batch(lengths[samples[own]], costs, num_gpus)
         if solved.seconds < seconds[j]:
             pack_of[own] = len(kinds) + solved.group_of
             kinds, iteration = np.append(kinds, solved.kinds), np.append(iteration, np.full_like(solved.kinds, j))
-    offsets, members = group_by_pack(pack_of, places, len(kinds))
+    offsets, members = group_by_pack(pack_of, as_ids(np.arange(len(pack_of))), len(kinds))
     used = np.flatnonzero(np.diff(offsets))
     used = used[np.argsort(iteration[used], kind="stable")]
     first = np.searchsorted(iteration[used], np.arange(len(bounds)))
     return MixedIterations(*select_packs(offsets, samples[members], used), kinds[used], first)
-
-
-def _exchange_samples(
-    found: MixedIterations, lengths: Int32Array, costs: GroupCosts, num_gpus: int
-) -> tuple[Int64Array, Float64Array, Float64Array]:
-    """Even out each iteration; return each sample's pack (int64[m]), and each one's seconds and busy GPU-seconds.
-
-    The latter two are float64[i]; GPUs are busy as long as before. Packs may become empty.
-    """
-    offsets, samples, kinds, first = found
-    tokens, work = pack_tokens_and_work(offsets, samples, lengths)
-    of_packs, bounds, pack_of = costs.seconds(kinds, work, tokens), offsets[first], owners(np.diff(offsets))
-    seconds = np.maximum.reduceat(of_packs, first[:-1]) if len(of_packs) else of_packs
-    taken: Float64Array = costs.rates[5, kinds] * of_packs
-    busy = np.bincount(owners(np.diff(first)), taken, len(seconds)).astype(np.float64)
-    for j in np.flatnonzero(busy / num_gpus < seconds * (1 - _EVEN)).tolist():
-        own, packs = slice(bounds[j], bounds[j + 1]), slice(first[j], first[j + 1])
-        dealt = Dealt(pack_of[own] - first[j], tokens[packs], work[packs])
-        length, mean = lengths[samples[own]].astype(np.int64), float(busy[j]) / num_gpus
-        seconds[j] = even_out(length, kinds[packs], costs.arrays, _STEPS, mean, dealt)
-        pack_of[own] = first[j] + dealt.group_of
-    return pack_of, seconds, busy
 
 
 _LIMITS = (0.95, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4)
