@@ -18,7 +18,7 @@ import numpy as np
 
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Gap, Reject
 from packer_cli.corpus.versions import hold, is_small, map_many
 from packer_cli.engine.sink import FinishedPart, Sink, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
@@ -70,7 +70,12 @@ class PartTask:
 
     def read(self) -> PartTask:
         """Read small files into memory: those that nobody has read yet, and remote ones; return the task with them."""
-        return replace(self, slices=_held(self.slices))
+        files = dict.fromkeys(slice_.file for slice_ in self.slices)
+        is_many = len(files) > 1  # Small files, which share a part.
+        todo = [file for file in files if not file.fingerprint or (is_many and is_small(file))]
+        held = dict(zip(todo, map_many(hold, todo), strict=True))
+        slices = (slice_._replace(file=held.get(slice_.file, slice_.file)) for slice_ in self.slices)
+        return replace(self, slices=tuple(slices))
 
 
 def part_tasks(config: TokenizeConfig, header: StoreIndex, cuts: Sequence[Cut]) -> list[PartTask]:
@@ -94,14 +99,6 @@ def part_tasks(config: TokenizeConfig, header: StoreIndex, cuts: Sequence[Cut]) 
         )
         for cut in cuts
     ]
-
-
-def _held(slices: Sequence[CorpusSlice]) -> tuple[CorpusSlice, ...]:
-    files = dict.fromkeys(slice_.file for slice_ in slices)
-    is_many = len(files) > 1  # Small files, which share a part.
-    todo = [file for file in files if not file.fingerprint or (is_many and is_small(file))]
-    held = dict(zip(todo, map_many(hold, todo), strict=True))
-    return tuple(slice_._replace(file=held.get(slice_.file, slice_.file)) for slice_ in slices)
 
 
 def _content(slice_: CorpusSlice) -> list[Any]:
@@ -128,8 +125,6 @@ class Description(NamedTuple):
     """A worker's task: describe the tokenizer of a part, before the parts are made."""
 
     of: PartTask
-    firsts: tuple[CorpusSlice, ...] = ()
-    """The first slice of each input; a look at their first records may show that the tokenizer will not do."""
 
 
 _loaded: dict[tuple[str, str], Backends] = {}
@@ -142,7 +137,6 @@ def work(folder: Path, task: PartTask | Description) -> FinishedPart | Tokenizer
     Raises RunError where a file that was found when the run began can no longer be read: finished parts stay.
     """
     if isinstance(task, Description):
-        _require_eos(task)
         return describe_tokenizer(task.of)
     try:
         return write_part(tokenize_part, task.read(), folder)
@@ -191,22 +185,6 @@ def tokenize_part(task: PartTask, sink: Sink) -> PartFacts:
 def describe_tokenizer(task: PartTask) -> TokenizerInfo:
     """Describe a task's tokenizer, with the backend that encodes, without the tokenizer's name."""
     return replace(_tokenizer(task).describe(), backend=_encoder(task).backend_used)
-
-
-def _require_eos(task: Description) -> None:
-    """Raise TokenizerError if an input begins with a text that EOS must end, and the tokenizer has none."""
-    from packer_cli.tokens.encode.rows import no_eos
-
-    of, tokenizer = task.of, _tokenizer(task.of)
-    can_end = tokenizer.eos_token_id is not None or tokenizer.chat_template is not None
-    if can_end or of.options.append_eos != "auto":
-        return
-    reader = _reader(of)
-    for slice_ in _held(task.firsts):
-        begin = next(reader.read(slice_), DocumentBatch())
-        firsts = (next(iter(document.branches), document) for document in begin.documents)
-        if any(not document.messages for document in firsts):
-            raise no_eos(tokenizer.special_tokens)
 
 
 def _load(tokenizer: NamedTokenizer, key: str) -> Backends:

@@ -20,7 +20,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.sample import Stratum, sample_files
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
+from packer_cli.corpus.types import CorpusFile, Source
 from packer_cli.corpus.versions import is_settled
 from packer_cli.engine.array import ArrayRecords, TaskShare, merged
 from packer_cli.engine.local import Engine
@@ -94,10 +94,6 @@ def slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
     return [
         max(1, sum(slice_.file.num_bytes // num_slices[slice_.file.path] for slice_ in task.slices)) for task in tasks
     ]
-
-
-_MOST_LOOKED_AT = 16
-"""Most inputs whose first records are looked at before all inputs are tokenized."""
 
 
 _MOST_OF_SAMPLE = 4
@@ -310,7 +306,7 @@ def _run(
         RunError: a worker crashed over records that can be read.
     """
     while todo:
-        first = [Description(todo[0], _firsts(todo))] if announce else []
+        first = [Description(todo[0])] if announce else []
         tasks: list[PartTask | Description] = [*first, *todo]
         is_risky = any(is_columnar(slice_.file) for task in todo for slice_ in task.slices)
         crashed: list[tuple[PartTask, Died]] = []
@@ -323,14 +319,6 @@ def _run(
                 announce(result)
         announce = None
         todo = [_without_crashes(task, died, engine) for task, died in crashed]
-
-
-def _firsts(todo: list[PartTask]) -> tuple[CorpusSlice, ...]:
-    """Return the first slice of each input, of a few inputs."""
-    firsts: dict[int, CorpusSlice] = {}
-    for slice_ in (slice_ for task in todo for slice_ in task.slices):
-        firsts.setdefault(slice_.file.source_id, slice_)
-    return tuple(firsts.values())[:_MOST_LOOKED_AT]
 
 
 def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:

@@ -200,12 +200,10 @@ def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
         "error: texts, completions and chats that the template leaves open end with EOS, and the tokenizer has none; "
         "name a token of its vocabulary with --eos-token TOKEN, or leave them open with --append-eos never\n"
     )
-    for records in ([TEXT], [ALPACA], [PAIR]):
-        assert tokenize(lines_of(*records), "--tokenizer", bare) == (2, "", refused)  # Before anything is tokenized.
+    for records in ([TEXT], [ALPACA], [PAIR], [IDS, TEXT]):
+        done = tokenize(lines_of(*records), "--tokenizer", bare)
+        assert (done.code, done.stderr.splitlines()[-1] + "\n") == (2, refused)
         assert not (tmp_path / "out").exists()
-    late = tokenize(lines_of(IDS, TEXT), "--tokenizer", bare)
-    assert (late.code, late.stderr.splitlines()[-1] + "\n") == (2, refused)
-    assert not (tmp_path / "out").exists()
     done = tokenize(lines_of(IDS), "--tokenizer", bare)
     assert done.stderr.splitlines()[1::2][:2] == [
         "template   none; Alpaca records take Stanford's prompt",
