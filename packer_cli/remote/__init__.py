@@ -2,8 +2,8 @@
 
 ::
 
-    system.py     opens the file system of a URL, with one-line errors, and retries requests
-    retries.py    counts requests that failed and were sent again
+    system.py     opens the file system of a URL, with one-line errors, and sends it requests
+    retries.py    sends requests that fail again, and counts the failures
     path.py       `RemotePath`: the part of `pathlib.Path` that hbpack uses, for a URL
     file.py       reads an object in ranges, ahead of the reader
     lock.py       one run at a time writes to a folder

@@ -1,100 +1,27 @@
 """The file system of a URL: opened, and sent requests that are retried.
 
-Every request of hbpack to remote storage goes through here. A request is retried whatever its error, because
-every file system has its own network errors: a cut connection, a timeout, `503 SlowDown`. Retrying cannot help
-where an object is missing or exists already, or where credentials are missing or refused. Where nobody listens at the
-address, or the network knows no such host, a process that has never reached the storage gives up soon: most often the
-address is wrong. Every request must be safe to repeat: it may have succeeded although its answer was lost.
+Every request of hbpack to remote storage goes through here.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import random
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from packer_cli.errors import HbpackError, RemoteError, UnreachableError
-from packer_cli.remote.retries import note_failures, num_failures, watch_s3
+from packer_cli.errors import RemoteError
+from packer_cli.remote.retries import retry, watch_s3
 
 StorageOptions = dict[str, Any]
 """Options that an fsspec file system is opened with, such as `key` or `endpoint_url`."""
 ObjectInfo = dict[str, Any]
 """Facts that a file system gives of an object: `size`, `type`, and what identifies its version."""
 T = TypeVar("T")
-
-TRIES = 6
-FIRST_DELAY = 0.5
-"""Seconds before the second try; each further one waits twice as long, and up to half as long again at random."""
-UNREACHED_SECONDS = 3.0
-"""Seconds of trying to reach a storage for the first time. The library's own tries come on top: those of botocore,
-which s3fs uses, take 7 seconds."""
-
-_FINAL = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, HbpackError)
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError")
-"""Errors of botocore and google-auth, by name: importing these libraries takes a second."""
-
-
-def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answered: bool = True) -> T:
-    """Repeat a request until it succeeds, and return its result.
-
-    Args:
-        name: the object, for messages.
-        what: what the request does to it: "could not be WHAT".
-        has_answered: whether this storage has answered this process before.
-
-    Raises:
-        FileNotFoundError, FileExistsError: what the storage says.
-        RemoteError: access was refused.
-        UnreachableError: the last try failed.
-    """
-    begin = time.monotonic()
-    for number in range(1, TRIES + 1):
-        noted = num_failures()
-        try:
-            return request()
-        except _FINAL:
-            raise
-        except Exception as error:
-            if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
-                raise RemoteError(f"{name!r} may not be {what} ({error}); check the credentials") from None
-            if not has_answered and time.monotonic() > begin + UNREACHED_SECONDS and _reached_nobody(error):
-                raise UnreachableError(
-                    f"{name!r} could not be {what}: no server answers ({_with_address(error)}); check the address and "
-                    "the network"
-                ) from None
-            if number == TRIES:
-                raise UnreachableError(
-                    f"{name!r} could not be {what} in {TRIES} tries ({type(error).__name__}: {error}); check the "
-                    "network and the address, then run again"
-                ) from error
-            if num_failures() == noted:
-                note_failures({f"{name.partition('://')[0]} storage fails ({type(error).__name__})": 1})
-            time.sleep(FIRST_DELAY * 2 ** (number - 1) * random.uniform(1, 1.5))
-    raise AssertionError
-
-
-def _reached_nobody(error: BaseException | None) -> bool:
-    """Whether nobody listens at the address, or there is no such host."""
-    while error is not None:
-        if isinstance(error, (ConnectionRefusedError, socket.gaierror)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _with_address(error: Exception) -> str:
-    """Describe an error with the address that was asked, which errors of httpx (`hf://`) do not name."""
-    with suppress(AttributeError, RuntimeError):
-        return f"{error.request.url.host}: {error}"  # type: ignore[attr-defined]
-    return str(error)
-
 
 _systems: dict[tuple[Any, ...], Any] = {}
 """The file systems that this process has opened, for all of its threads: fsspec may open one for each."""

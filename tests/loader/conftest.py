@@ -50,4 +50,4 @@ def memory(remote_set: PackedSet) -> Iterator[tuple[str, Any, str]]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that fails is tried again at once."""
-    monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.001)

@@ -37,7 +37,7 @@ def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3
     sleep = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda delay, result=None: sleep(min(delay, 0.001), result))
     monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.001)
     monkeypatch.setattr("packer_cli.remote.system._answered", set())
     return running
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from packer_cli.remote.path import RemotePath
-from packer_cli.remote.retries import note_failures, take_failures
-from packer_cli.remote.system import retry
+from packer_cli.remote.retries import note_failures, retry, take_failures
 from tests.remote.conftest import upload
 from tests.s3_server import S3Server
 
@@ -35,7 +34,7 @@ def test_each_failed_answer_of_s3_is_counted_once(s3: S3Server, bucket: RemotePa
 
 
 def test_other_storage_is_counted_where_hbpack_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.001)
     answers = [TimeoutError(), OSError(), None]
 
     def request() -> None:

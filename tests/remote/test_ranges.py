@@ -53,7 +53,7 @@ def test_joined_ranges(spans: list[tuple[int, int, int]], gap: int) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _no_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.0)
+        patch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.0)
         yield
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from packer_cli.errors import RemoteError
 from packer_cli.remote.path import RemotePath
-from packer_cli.remote.system import TRIES, retry
+from packer_cli.remote.retries import TRIES, retry
 from tests.s3_server import S3Server
 
 
@@ -18,8 +18,8 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The retries' own clock, which only sleeping moves; how long each sleep was."""
     sleeps: list[float] = []
     clock = SimpleNamespace(sleep=sleeps.append, monotonic=lambda: sum(sleeps))
-    monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.5)
-    monkeypatch.setattr("packer_cli.remote.system.time", clock)
+    monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.5)
+    monkeypatch.setattr("packer_cli.remote.retries.time", clock)
     return sleeps
 
 
