@@ -13,7 +13,7 @@ from packer_cli.corpus.readers.stream import BOM, MAGIC, json_error
 from packer_cli.corpus.readers.token_files import is_mask
 from packer_cli.corpus.types import Compression, CorpusFile, FileFormat
 from packer_cli.corpus.versions import size_of, stamp_of
-from packer_cli.errors import InputError, RunError
+from packer_cli.errors import InputError
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.sizes import counted, format_bytes
 
@@ -181,15 +181,8 @@ def _holds_records(path: str, num_bytes: int) -> bool:
 
 def _head(file: CorpusFile, most: int = HEAD_BYTES) -> bytes:
     """Read the first two lines of a file behind blank ones, or about its first bytes."""
-    try:
-        return _first_lines(file, most)
-    except RunError:
-        return _first_lines(file._replace(stamp=""), most)  # Some storages list another ETag than they give.
-
-
-def _first_lines(file: CorpusFile, most: int) -> bytes:
     head = b""
-    with Blocks(file) as blocks:
+    with Blocks(file._replace(stamp="")) as blocks:  # Some storages list another ETag than they give.
         while head.count(b"\n") < 2 and len(head) < most and (block := blocks.read(min(most, 1 << 14))):
             head = (head + block).removeprefix(BOM).lstrip()
     return head
