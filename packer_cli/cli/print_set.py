@@ -15,7 +15,6 @@ from packer_cli.config.gpu_model import most_positions
 from packer_cli.engine.progress import warn
 from packer_cli.errors import UsageError
 from packer_cli.format.constants import PLAN_NAME, REJECTED_NAME, VALIDATION
-from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts, GroupChoice, NamedInput, PlanMetrics
 from packer_cli.format.tokens import InputInfo
 from packer_cli.plan.figures import as_in_text
@@ -87,6 +86,16 @@ def print_set(output: str, config: GpuConfig) -> None:
     inputs = parts_of_epoch(sources, counts)
     counts_of = {folder / name: read_plan_header(folder / name / PLAN_NAME).counts for name in planned.config.sets}
     aside = counts_of.get(folder / VALIDATION)
+    shards = (
+        None
+        if manifest is None
+        else WrittenShards(
+            num_shards=len(list(manifest.shards)),
+            num_bytes=sum(shard.num_bytes for shard in manifest.shards),
+            num_gpus=manifest.num_gpus,
+            num_epochs=len(manifest.epochs),
+        )
+    )
     result = SetOutput(
         output=output,
         counts=replace(counts, inputs=None),
@@ -96,7 +105,7 @@ def print_set(output: str, config: GpuConfig) -> None:
         group_choice=planned.group_choice,
         prediction=prediction,
         sources=sources,
-        shards=_written(manifest) if manifest else None,
+        shards=shards,
     )
     if print_json(result):
         return
@@ -128,15 +137,6 @@ def print_set(output: str, config: GpuConfig) -> None:
     packs = counted(planned.metrics.overall.num_packs, "pack")
     what = f"{output} has a plan of {packs} for {counted(planned.config.gpus, 'GPU')}, no shards"
     say_next(what, shown_command("hbpack", "write", output))
-
-
-def _written(manifest: Manifest) -> WrittenShards:
-    return WrittenShards(
-        num_shards=len(list(manifest.shards)),
-        num_bytes=sum(shard.num_bytes for shard in manifest.shards),
-        num_gpus=manifest.num_gpus,
-        num_epochs=len(manifest.epochs),
-    )
 
 
 def _print_prediction(result: PlanSimulation) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 from packer_cli.engine.processes import (
     Died,
     Worker,
-    interrupts_end_servers,
+    end_servers,
     outcome_of,
     process_context,
     starting_workers,
@@ -256,8 +256,12 @@ class LocalEngine(Engine):
             self._busy.popitem()[1].kill()
 
     def _start(self) -> Worker:
-        with starting_workers(), interrupts_end_servers():
-            return Worker(process_context(self._preload, self._settings))
+        with starting_workers():
+            try:
+                return Worker(process_context(self._preload, self._settings))
+            except KeyboardInterrupt:  # A server may be compiling, or have half of a request.
+                end_servers()
+                raise
 
 
 @dataclass(frozen=True)

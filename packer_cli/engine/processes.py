@@ -250,19 +250,6 @@ def starting_workers() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_end_servers() -> Iterator[None]:
-    """Kill the servers when the run is interrupted: one may be compiling, or have half of a request.
-
-    A process that is half started ends when its pipe is closed.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        end_servers()
-        raise
-
-
-@contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Delay Ctrl-C and SIGTERM until the block ends; processes started inside never receive them.
 
