@@ -6,13 +6,14 @@ import json
 import tempfile
 from pathlib import Path
 
-from tests.golden.cases import FILE, hash_of_case, hashes_of_chain, make_world, read_golden
+from tests.golden.cases import FILE, hashes_of_chain, make_world, plan_of_case, read_golden
+from tests.golden.hashes import hash_of_plan
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         folder, golden = Path(name), read_golden()
         world = make_world(folder, Path(__file__).parents[2])
-        golden["plans"] = {case: hash_of_case(case, world) for case in golden["plans"]}
+        golden["plans"] = {case: hash_of_plan(plan_of_case(case, world)) for case in golden["plans"]}
         golden["sets"] = {
             case: hashes_of_chain(case, world, folder / str(number)) for number, case in enumerate(golden["sets"])
         }
