@@ -13,7 +13,7 @@ from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import MASK, pad_samples, shifted
 from packer_cli.format.arrays import Lists, columns_of, list_of, to_arrow
 from packer_cli.format.loss_spans import STARTS, STOPS
-from packer_cli.format.schema import RowColumns, row_checksums
+from packer_cli.format.schema import CHECKSUM, RowColumns, row_checksums
 
 _ROWS_PER_GROUP = 1024
 
@@ -49,11 +49,13 @@ class Plain(Format):
             sink.file(f"part-{part.number:05d}.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, compression="zstd") as writer,
         ):
-            names = schema.names[:-1]
+            place = schema.get_field_index(CHECKSUM)
+            names = schema.remove(place).names
             for packs in job.batches(part.first, part.stop, _ROWS_PER_GROUP):
                 columns = [to_arrow(job.packed.column(name, packs)) for name in names]
                 checksums = row_checksums(columns_of(pa.record_batch(columns, names=names)))
-                writer.write_batch(pa.record_batch([*columns, to_arrow(checksums)], schema=schema))
+                columns.insert(place, to_arrow(checksums))
+                writer.write_batch(pa.record_batch(columns, schema=schema))
         return {}
 
 

@@ -15,7 +15,7 @@ from packer_cli.format.arrays import Columns, list_of
 from packer_cli.format.constants import ITEM_VALUES as ITEM_VALUES
 from packer_cli.format.ragged import Lists
 
-TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops", "loss_weights")
+TOKEN_COLUMNS = ("loss_starts", "loss_stops", "loss_weights", "input_ids")
 """Columns of a shard that repeat the token store."""
 
 
@@ -104,13 +104,6 @@ class RowColumns(NamedTuple):
         }
         return _schema(
             pack_id=pa.int64(),
-            input_ids=list_of(token),
-            **_loss_columns(is_weighted=self.is_weighted),
-            **(of_items if self.of_items else {}),
-            cu_seqlens=list_of(pa.int32()),
-            sample_ids=list_of(pa.int64()),
-            sample_starts=list_of(pa.int32()),
-            source_ids=list_of(pa.int32()),
             group=pa.int16(),
             sp_size=pa.int16(),
             checkpoint_layers=pa.int16(),
@@ -120,6 +113,13 @@ class RowColumns(NamedTuple):
             cost=pa.float64(),
             cp_sharding=pa.int8(),
             checksum=pa.uint64(),
+            cu_seqlens=list_of(pa.int32()),
+            sample_ids=list_of(pa.int64()),
+            sample_starts=list_of(pa.int32()),
+            source_ids=list_of(pa.int32()),
+            **(of_items if self.of_items else {}),
+            **_loss_columns(is_weighted=self.is_weighted),
+            input_ids=list_of(token),  # Last: what readers of single rows need of a record batch precedes its tokens.
         )
 
 
@@ -224,16 +224,16 @@ def row_checksum(columns: Columns, i: int, tokens: Sequence[np.ndarray] = ()) ->
     another.
 
     Args:
-        tokens: the lists that the row leaves elsewhere, which come first.
+        tokens: the lists that the row leaves elsewhere, which come last.
     """
     numbers: list[Any] = []
-    lists: list[Any] = [*tokens]
+    lists: list[Any] = []
     for name, column in columns.items():
         if isinstance(column, Lists):
             lists.append(column.row(i))
         elif name != CHECKSUM:
             numbers.append(column[i : i + 1])
     digest = xxhash.xxh3_64(b"".join(numbers))
-    for items in lists:
+    for items in (*lists, *tokens):
         digest.update(items)
     return digest.intdigest()

@@ -118,7 +118,8 @@ class PlannedPacks:
         }
         if store is not None:
             schema = store.index.columns.shard(store.index.token_type)
-            batch = _batch(columns, 0, stop - first, schema.remove(len(columns)))
+            others = schema.remove(schema.get_field_index(CHECKSUM))
+            batch = _batch(columns, 0, stop - first, others)
             columns[CHECKSUM] = row_checksums(columns_of(batch))
         return columns
 

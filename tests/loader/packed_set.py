@@ -37,13 +37,6 @@ SHARD_SCHEMA = pa.schema(
         pa.field(name, pa.list_(pa.field("item", kind[0], nullable=False)) if isinstance(kind, list) else kind, False)
         for name, kind in {
             "pack_id": pa.int64(),
-            "input_ids": [pa.uint16()],
-            "loss_starts": [pa.int32()],
-            "loss_stops": [pa.int32()],
-            "cu_seqlens": [pa.int32()],
-            "sample_ids": [pa.int64()],
-            "sample_starts": [pa.int32()],
-            "source_ids": [pa.int32()],
             "group": pa.int16(),
             "sp_size": pa.int16(),
             "checkpoint_layers": pa.int16(),
@@ -53,6 +46,13 @@ SHARD_SCHEMA = pa.schema(
             "cost": pa.float64(),
             "cp_sharding": pa.int8(),
             "checksum": pa.uint64(),
+            "cu_seqlens": [pa.int32()],
+            "sample_ids": [pa.int64()],
+            "sample_starts": [pa.int32()],
+            "source_ids": [pa.int32()],
+            "loss_starts": [pa.int32()],
+            "loss_stops": [pa.int32()],
+            "input_ids": [pa.uint16()],
         }.items()
     ]
 )
