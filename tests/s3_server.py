@@ -95,12 +95,11 @@ def _handler(server: S3Server) -> Any:
                 return
             blocks, status, headers = run_wsgi_app(self.server.app, environ)
             body = b"".join(blocks)
-            if not is_cut:
-                with lock:
-                    server.sent[environ["PATH_INFO"]] += len(body) if self.command == "GET" else 0
-                self.answer(int(status[:3]), headers, body)
-            elif half:
-                self.answer(int(status[:3]), headers, body, stop=len(body) // 2)
+            stop = len(body) if not is_cut else len(body) // 2 if half else 0
+            with lock:
+                server.sent[environ["PATH_INFO"]] += stop if self.command == "GET" else 0
+            if half or not is_cut:
+                self.answer(int(status[:3]), headers, body, stop=stop)
 
         def answer(self, code: int, headers: Any, body: bytes, stop: int | None = None) -> None:
             self.send_response(code)

@@ -12,7 +12,7 @@ there raises ValueError, IndexError or struct.error.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from threading import Lock
 from typing import Any, NamedTuple
@@ -96,13 +96,21 @@ class ShardFile:
             and keep it alive.
         schema: its columns.
         tokens: the token store in which the shard leaves the tokens of its packs; each is gathered when it is read.
+        require: brings bytes `begin .. end - 1` of the file before they are read, if it has gaps: all of a record
+            batch that precedes the items of its last column. The tokens of rows are left to the caller.
 
     Raises:
         FormatError: it has other columns.
         OSError, pa.ArrowInvalid: pyarrow cannot read it.
     """
 
-    def __init__(self, source: pa.NativeFile, schema: pa.Schema, tokens: TokenParts | None = None) -> None:
+    def __init__(
+        self,
+        source: pa.NativeFile,
+        schema: pa.Schema,
+        tokens: TokenParts | None = None,
+        require: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.schema: pa.Schema = pa.ipc.open_file(source).schema
         if not self.schema.equals(schema):
             raise FormatError("it has other columns")
@@ -111,7 +119,7 @@ class ShardFile:
         self._of_pack = [name for name in Pack._fields if name in self._dtypes]
         first = first_buffers(schema)
         self._buffers = [*(first[name] + 1 for name in self._dtypes), *(first[name] + 3 for name in self._lists)]
-        self._source, self._lock, self._tokens = source, Lock(), tokens
+        self._source, self._lock, self._tokens, self._require = source, Lock(), tokens, require
         self._batches: dict[int, Columns] = {}
         size = source.size()
         footer = footer_size(self._bytes(size - END_BYTES, END_BYTES))
@@ -187,6 +195,8 @@ class ShardFile:
 
     def _open(self, number: int, *, validates: bool) -> Columns:
         begin, size, body = self._blocks[number]
+        if self._require is not None:
+            self._require(begin, begin + size)
         data = self._bytes(begin, size + body)
         if len(data) != size + body:
             raise ValueError("the footer says that it is of another size")
@@ -198,6 +208,8 @@ class ShardFile:
             raise ValueError("its buffers are not aligned")
         if num_rows < 1:
             return {}
+        if self._require is not None:
+            self._require(begin, begin + starts[-1])
         items = dict(zip(self._lists, starts[len(self._dtypes) :], strict=True))
         columns: Columns = {}
         for (name, dtype), start in zip(self._dtypes.items(), starts, strict=False):
@@ -228,6 +240,8 @@ END_BYTES = _END.size
 """Bytes at the end of a file that say how long its footer is."""
 
 _BLOCK = Struct("<qi4xq")
+BLOCK_BYTES = _BLOCK.size
+"""Bytes of a footer for each record batch."""
 _PREFIX = Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3

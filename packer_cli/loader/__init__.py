@@ -2,10 +2,10 @@
 
 ::
 
-    hbpack.json --> storage.py    the contents of the set; the packs in its shards, fetched ahead
+    hbpack.json --> storage.py    the contents of the set; its shards, or this node's copies of them
     ranks/...   --> resume.py     the packs that this rank reads, one row per iteration; epoch and position, and the
                                   sampler of a StatefulDataLoader that resumes by its own state
-    shards/...  --> format/shards.py   memory-mapped packs, numpy views without a copy
+    shards/...  --> shard_reader.py    memory-mapped packs, numpy views without a copy; read_ahead.py: of remote sets
                         |
     parallel/ <---- build_batch.py  padding, positions, labels, this rank's part of the row;
                         |         passes.py: the passes over its tokens; trees.py: rows whose samples share prefixes

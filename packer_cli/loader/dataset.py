@@ -21,7 +21,8 @@ from packer_cli.loader import options
 from packer_cli.loader.build_batch import SP_SHARDINGS, PadTo, SPSharding
 from packer_cli.loader.formats import FORMATS
 from packer_cli.loader.resume import PackedSampler, Place, begins_at, is_left_to_sampler, read_state
-from packer_cli.loader.storage import ShardReader, Verify, choose_pad_token, open_set
+from packer_cli.loader.shard_reader import ShardReader
+from packer_cli.loader.storage import Verify, choose_pad_token, open_set
 from packer_cli.remote.local import CACHE_BYTES
 from packer_cli.remote.system import is_url
 
@@ -122,9 +123,8 @@ class PackedDataset(Dataset[Any]):
         verify: "lazy": compare each file and each pack with its checksum when this process first reads it; "full":
             also compare all shards now; "none": do not compare. Files of another set or of a wrong size are always
             found.
-        cache_dir, cache_bytes: for a remote set: the folder of its shards, shared by all processes of the node (by
+        cache_dir, cache_bytes: for a remote set: the folder of what was read, shared by all processes of the node (by
             default $HBPACK_CACHE, else hbpack in the user's cache folder), and the most bytes in it.
-        prefetch: for a remote set: how many shards to fetch ahead in the background.
         storage_options: for a remote set: options of its fsspec file system.
 
     Raises:
@@ -160,7 +160,6 @@ class PackedDataset(Dataset[Any]):
         verify: Verify = "lazy",
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = CACHE_BYTES,
-        prefetch: int = 2,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
         self._given = {name: value for name, value in locals().items() if name not in ("self", "path", "epoch")}
@@ -177,7 +176,6 @@ class PackedDataset(Dataset[Any]):
             options.as_integer("pad_token_id", pad_token_id)
         options.check_choice("verify", verify, get_args(Verify))
         options.as_integer("cache_bytes", cache_bytes, "64 * 2**30", least=0)
-        options.as_integer("prefetch", prefetch, least=0)
         self.path = str(path) if is_url(path) else Path(path)
         self._storage, manifest = open_set(
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
@@ -211,7 +209,7 @@ class PackedDataset(Dataset[Any]):
             is_weighted=self._is_weighted,
             max_segments=options.choose_max_segments(manifest, max_segments, chosen, name),
         )
-        self._shards = ShardReader(self._storage, manifest, prefetch)
+        self._shards = ShardReader(self._storage, manifest)
         if verify == "full":
             self._shards.check_all()
 

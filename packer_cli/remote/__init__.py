@@ -8,4 +8,5 @@
     file.py       reads an object in ranges, ahead of the reader
     lock.py       one run at a time writes to a folder
     local.py      an object as a file of this node, to be memory-mapped; the cache of such files, shared by processes
+    ranged_copy.py  the ranges of an object that this node has read, in a sparse file of that cache
 """

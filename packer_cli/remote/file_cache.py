@@ -3,7 +3,7 @@
 A file is written under a temporary name and renamed when complete. The process that fetches it holds a lock, so that
 others wait instead of fetching it too; a process that reads it holds a shared lock, so that nobody removes it. The
 locks are `flock`, so they end with the process, however it ends. The time of a file's last use is its modification
-time.
+time. Sparse files, which grow while they are read (`remote.ranged_copy`), count with the blocks that they have.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from packer_cli.errors import RemoteError
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
+SPARSE = ".ranges"
+"""Suffix of sparse files."""
+_SHARE_CHECKED = 256
+"""Processes see to the bound of the cache after writing each 1/256 of it into sparse files, and then make room for as
+much of 16 of them."""
 _POLL_SECONDS = 0.02
 """Seconds between checks of a file that another process is fetching."""
 _QUIET_SECONDS = 600
@@ -34,7 +39,7 @@ class KeptFile:
     """A file that stays in the cache until this is closed or garbage-collected; without a cache, in any case."""
 
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
-        self.path = path
+        self.path, self.descriptor = path, descriptor
         self._close = None if descriptor is None else weakref.finalize(self, _close, descriptor, os.getpid())
 
     def close(self) -> None:
@@ -77,6 +82,7 @@ class FileCache:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
+        self._unchecked = 0
 
     def open(
         self, name: str, num_bytes: int, fill: Callable[[int], None], release: Callable[[], None] | None = None
@@ -111,6 +117,34 @@ class FileCache:
             os.utime(path)
         return KeptFile(path, descriptor)
 
+    def open_sparse(self, name: str, num_bytes: int) -> KeptFile:
+        """Open a file of this size for reading and writing; if there is none, one of zeros, which take no room."""
+        path = self.folder / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            _lock(descriptor, fcntl.LOCK_SH)
+            if _is_at(descriptor, path):
+                if os.fstat(descriptor).st_size in (0, num_bytes):
+                    os.ftruncate(descriptor, num_bytes)
+                    with suppress(OSError):
+                        os.utime(path)
+                    return KeptFile(path, descriptor)
+                path.unlink(missing_ok=True)
+            _close(descriptor)
+
+    def write(self, descriptor: int, data: bytes, at: int) -> None:
+        """Write to a sparse file, after making room."""
+        self._unchecked += len(data)
+        if self._unchecked * _SHARE_CHECKED > self.max_bytes:
+            self._unchecked = 0
+            with self._exclusively():
+                has_room = self._make_room(16 * self.max_bytes // _SHARE_CHECKED)
+            if not has_room:
+                self._warn()
+        with self._naming_full_disk(len(data)):
+            write_at(descriptor, data, at)
+
     def discard(self, name: str) -> None:
         """Remove a damaged file; processes that have it open can still read it."""
         (self.folder / name).unlink(missing_ok=True)
@@ -143,35 +177,46 @@ class FileCache:
                     return
                 release()
                 if not self._reserve(descriptor, num_bytes):
-                    self._warn(
-                        f"the cache {str(self.folder)!r} exceeds cache_bytes={self.max_bytes:,}, because the shards "
-                        "that this node reads at once need more; increase cache_bytes"
-                    )
+                    self._warn()
                     os.ftruncate(descriptor, num_bytes)
-            fill(descriptor)
-            os.fsync(descriptor)
+            with self._naming_full_disk(num_bytes, part):
+                fill(descriptor)
+                os.fsync(descriptor)
             with self._exclusively():  # Otherwise a process that counts files could miss one that is being renamed.
                 os.replace(part, path)
-        except BaseException as error:
+        except BaseException:
             part.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno in _FULL:
-                free = shutil.disk_usage(self.folder).free  # The unfinished file is already removed.
-                raise RemoteError(
-                    f"the disk of the cache {str(self.folder)!r} is full: a shard needs {num_bytes:,} bytes there and "
-                    f"{free:,} are free; make room, lower cache_bytes, or give another cache_dir"
-                ) from None
             raise
         finally:
             _close(descriptor)
 
-    def _warn(self, text: str) -> None:
+    @contextmanager
+    def _naming_full_disk(self, num_bytes: int, part: Path | None = None) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            if part is not None:
+                part.unlink(missing_ok=True)
+            free = shutil.disk_usage(self.folder).free  # The unfinished file is already removed.
+            raise RemoteError(
+                f"the disk of the cache {str(self.folder)!r} is full: a shard needs {num_bytes:,} bytes there and "
+                f"{free:,} are free; make room, lower cache_bytes, or give another cache_dir"
+            ) from None
+
+    def _warn(self) -> None:
         """Warn, unless a process of this node just did: all ranks and their workers meet the same."""
         last = self.folder / ".warned"
         with self._exclusively():
             is_known = last.exists() and time.time() - last.stat().st_mtime < _QUIET_SECONDS
             last.touch()
         if not is_known:
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(
+                f"the cache {str(self.folder)!r} exceeds cache_bytes={self.max_bytes:,}, because the shards that this "
+                "node reads at once need more; increase cache_bytes",
+                stacklevel=2,
+            )
 
     def _open_part(self, path: Path, part: Path) -> int | None:
         """Open the unfinished file, locked exclusively; return None once another process has finished it."""
@@ -196,25 +241,30 @@ class FileCache:
     def _reserve(self, descriptor: int, num_bytes: int) -> bool:
         """Extend the unfinished file to its size, so that others count it, if there is room or room can be made."""
         with self._exclusively():
-            total, unused = 0, []
-            for entry in os.scandir(self.folder):
-                with suppress(FileNotFoundError):
-                    size = entry.stat().st_size
-                    if entry.name.endswith(_PART):
-                        # The unfinished file of a killed process is not locked, so remove it.
-                        total += 0 if _remove_unused(entry.path) else size
-                    elif not entry.name.startswith("."):
-                        total += size
-                        unused.append((entry.stat().st_mtime_ns, size, entry.path))
-            for _, size, path in sorted(unused):
-                if total + num_bytes <= self.max_bytes:
-                    break
-                if _remove_unused(path):
-                    total -= size
-            if total + num_bytes > self.max_bytes:
-                return False
-            os.ftruncate(descriptor, num_bytes)
-            return True
+            has_room = self._make_room(num_bytes)
+            if has_room:
+                os.ftruncate(descriptor, num_bytes)
+            return has_room
+
+    def _make_room(self, num_bytes: int) -> bool:
+        """Remove the least recently used files until there is room for so many bytes; return whether there is."""
+        total, unused = 0, []
+        for entry in os.scandir(self.folder):
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                size = 512 * status.st_blocks if entry.name.endswith(SPARSE) else status.st_size
+                if entry.name.endswith(_PART):
+                    # The unfinished file of a killed process is not locked, so remove it.
+                    total += 0 if _remove_unused(entry.path) else size
+                elif not entry.name.startswith("."):
+                    total += size
+                    unused.append((status.st_mtime_ns, size, entry.path))
+        for _, size, path in sorted(unused):
+            if total + num_bytes <= self.max_bytes:
+                break
+            if _remove_unused(path):
+                total -= size
+        return total + num_bytes <= self.max_bytes
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
@@ -224,6 +274,14 @@ class FileCache:
             yield
         finally:
             _close(descriptor)
+
+
+def write_at(descriptor: int, data: bytes, at: int) -> None:
+    """Write all of the data from this place on."""
+    view = memoryview(data)
+    while len(view):
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written
 
 
 def _lock(descriptor: int, how: int) -> None:

@@ -17,7 +17,7 @@ import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.remote.file import LARGEST_BLOCK
-from packer_cli.remote.file_cache import FileCache, KeptFile
+from packer_cli.remote.file_cache import FileCache, KeptFile, write_at
 from packer_cli.remote.path import RemotePath, version_of
 from packer_cli.remote.system import ObjectInfo
 
@@ -178,10 +178,7 @@ def _download(path: RemotePath, num_bytes: int, xxh3: str | None, descriptor: in
     for start in range(0, num_bytes, BLOCK):
         stop = min(start + BLOCK, num_bytes)
         data = path.read_range(start, stop)
-        view, at = memoryview(data), start
-        while len(view):
-            written = os.pwrite(descriptor, view, at)
-            view, at = view[written:], at + written
+        write_at(descriptor, data, start)
         digest.update(data)
     if xxh3 is not None and digest.hexdigest() != xxh3:
         raise FormatError(f"its checksum is {digest.hexdigest()}, hbpack.json says {xxh3}")

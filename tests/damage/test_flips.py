@@ -43,7 +43,7 @@ def batches(folder: Any, num_gpus: int, epochs: range) -> Iterator[str]:
         for epoch in epochs:
             for rank in range(num_gpus):
                 try:
-                    data = PackedDataset(str(folder), rank, num_gpus, epoch=epoch, cache_dir=cache, prefetch=0)
+                    data = PackedDataset(str(folder), rank, num_gpus, epoch=epoch, cache_dir=cache)
                 except FormatError:
                     continue
                 for i in range(len(data)):

@@ -38,7 +38,13 @@ def remote_set(tmp_path_factory: pytest.TempPathFactory) -> PackedSet:
 
 
 @pytest.fixture
-def memory(remote_set: PackedSet) -> Iterator[tuple[str, Any, str]]:
+def one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ranks of `remote_set` are on this node, which therefore fetches whole shards."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+
+@pytest.fixture
+def memory(remote_set: PackedSet, one_node: None) -> Iterator[tuple[str, Any, str]]:
     """`remote_set` in a memory file system of its own: (URL, file system, path)."""
     system = fsspec.filesystem("memory")
     root = f"/set-{uuid4().hex}"

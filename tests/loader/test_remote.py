@@ -61,7 +61,7 @@ def test_the_cache_keeps_to_its_bound(packed: Any, memory: Any, tmp_path: Path) 
 
 
 def test_the_next_shards_are_fetched_in_the_background(packed: Any, memory: Any, tmp_path: Path) -> None:
-    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=2)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path)
     i = next(i for i in range(len(data)) if data[i]["pack_id"] >= 0)
     expected = {f"{shard['xxh3']}-{shard['num_bytes']}.arrow" for shard in next_shards(packed, data, i, 3)}
     until = time.monotonic() + 20
@@ -69,9 +69,6 @@ def test_the_next_shards_are_fetched_in_the_background(packed: Any, memory: Any,
         time.sleep(0.01)
     assert {path.name for path in cached(tmp_path)} == expected
     assert threading.current_thread() is threading.main_thread()
-    none = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path / "none", prefetch=0)
-    none[i]
-    assert len(cached(tmp_path / "none")) == 1
 
 
 def test_closed_it_fetches_nothing_more(packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -85,12 +82,12 @@ def test_closed_it_fetches_nothing_more(packed: Any, memory: Any, tmp_path: Path
         download(*arguments)
 
     monkeypatch.setattr(local, "_download", wait_in_background)
-    data = PackedDataset(memory[0], 0, 2, cache_dir=cache, prefetch=2)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=cache)
     assert any(data[i]["pack_id"] >= 0 for i in range(len(data)))
     assert is_reached.wait(20)
     threading.Timer(0.1, may_go_on.set).start()
     data.close()
-    assert len(cached(cache)) == 2  # the one that was read, and the one that was on its way
+    assert 2 <= len(cached(cache)) <= 3  # the one that was read, and those that were on their way
     shutil.rmtree(cache)
     time.sleep(0.1)
     assert not cache.exists()

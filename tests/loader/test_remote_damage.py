@@ -37,7 +37,7 @@ def test_a_failing_network_is_tried_again(packed: Any, memory: Any, tmp_path: Pa
         return data
 
     broken = break_reads(monkeypatch, fail)
-    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path)
     assert_same(list(data), batches(PackedDataset(packed.path, 0, 2)))
     # The manifest says where the set's version lies, and is read there: here, where it has no versions, twice.
     assert broken.num_reads == 3 * (4 + len(shards_of(packed)))
@@ -50,7 +50,7 @@ def test_a_network_that_stays_away_is_named(packed: Any, memory: Any, tmp_path: 
         return data
 
     broken = break_reads(monkeypatch, fail)
-    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path)
     with pytest.raises(RemoteError) as error:
         list(data)
     shard = next(s["path"] for s in shards_of(packed) if s["path"] in str(error.value))
@@ -79,7 +79,7 @@ def test_a_damaged_download_is_fetched_again_once(
         return data
 
     break_reads(monkeypatch, fail)
-    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0, verify=verify)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, verify=verify)
     i = next(i for i in range(len(data)) if data._place.rows.row(i).shard >= 0)
     if times == 1:
         assert data[i]["pack_id"] >= 0
@@ -114,7 +114,7 @@ def test_a_download_that_ends_early_is_tried_again(
         return data
 
     break_reads(monkeypatch, fail)
-    options: Any = {"cache_dir": tmp_path, "prefetch": 0, "verify": "full"}
+    options: Any = {"cache_dir": tmp_path, "verify": "full"}
     if times == 2:
         assert_same(list(PackedDataset(memory[0], 0, 2, **options)), batches(PackedDataset(packed.path, 0, 2)))
         return
@@ -142,7 +142,7 @@ def test_a_disk_that_harms_the_cache_is_tried_twice(
         return file
 
     monkeypatch.setattr(FileCache, "open", harm)
-    options: Any = {"cache_dir": tmp_path, "prefetch": 0, "verify": "full"}
+    options: Any = {"cache_dir": tmp_path, "verify": "full"}
     if times == 1:
         assert_same(list(PackedDataset(memory[0], 0, 2, **options)), batches(PackedDataset(packed.path, 0, 2)))
         return
@@ -165,7 +165,7 @@ def test_a_copy_that_is_damaged_again_does_not_stay(
 
     monkeypatch.setattr(FileCache, "open", harm)
     with pytest.raises(FormatError, match=r"is damaged \(.*\); copy the set again$"):
-        list(PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0))
+        list(PackedDataset(memory[0], 0, 2, cache_dir=tmp_path))
     assert not [path for path in cached(tmp_path) if path.name.startswith(shard["xxh3"])]
 
 
@@ -181,7 +181,7 @@ def test_a_file_that_goes_while_it_is_opened_is_fetched_again_once(
             Path(path).unlink()
         return memory_map(path)
 
-    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path)
     monkeypatch.setattr(pa, "memory_map", lose)
     if times == 1:
         found = list(data)
@@ -278,7 +278,7 @@ def test_a_full_cache_disk(packed: Any, memory: Any, tmp_path: Path, monkeypatch
     def full(*_: Any) -> int:
         raise OSError(number, os.strerror(number))
 
-    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path)
     shard = next_shards(packed, PackedDataset(packed.path, 0, 2), 0, 1)[0]
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)

@@ -15,7 +15,7 @@ from packer_cli.remote import local
 from tests.loader.remote import assert_same, batches, shards_of
 from tests.s3_server import s3_server
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick", "one_node")
 
 
 @pytest.fixture

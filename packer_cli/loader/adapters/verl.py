@@ -22,7 +22,8 @@ from packer_cli.format.loss_spans import spans_to_weights
 from packer_cli.format.ranks import locate_packs
 from packer_cli.format.versions import version_beside
 from packer_cli.loader.passes import write_positions
-from packer_cli.loader.storage import ShardReader, open_set
+from packer_cli.loader.shard_reader import ShardReader
+from packer_cli.loader.storage import open_set
 
 __all__ = ["PackedSFTDataset"]
 

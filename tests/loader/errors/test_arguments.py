@@ -45,7 +45,6 @@ def test_arguments(own_set: Any, make_set: Any) -> None:
         "pad_token_id is -1: it must be in the tokenizer's vocabulary, 0 to 999; give another pad_token_id"
     )
     assert message(ValueError, path, cache_bytes=-1) == "cache_bytes is -1: it must not be negative"
-    assert message(ValueError, path, prefetch=-1) == "prefetch is -1: it must not be negative"
 
 
 def test_a_trainer_in_lockstep_refuses_ranks_that_are_not(own_set: Any) -> None:
@@ -78,7 +77,6 @@ def test_text_and_fractions_are_no_numbers(own_set: Any) -> None:
     assert message(TypeError, path, cache_bytes="64GiB") == (
         "cache_bytes is '64GiB': it must be an integer; write 64 * 2**30"
     )
-    assert message(TypeError, path, prefetch="2") == "prefetch is '2': it must be an integer; write int('2')"
     ds = PackedDataset(path, 0, 2)
     for call in (ds.set_epoch, ds.state_dict, ds.iter_from, ds.step_of):
         name = "epoch" if call == ds.set_epoch else "iteration"
