@@ -13,7 +13,7 @@ from packer_cli.format.constants import Mask
 from packer_cli.format.tokens import InputInfo
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.core.attention_rates import ShardingRule
-from packer_cli.plan.core.metrics import measure, measure_each, pieces_by_group
+from packer_cli.plan.core.metrics import measure, measure_each, pieces_of_group
 from packer_cli.plan.core.randomness import measure_delay, measure_randomness
 from packer_cli.plan.core.schedule import StepRules
 from packer_cli.plan.core.segments import Sparsity, align_up, aligned_lengths, measure_sparsity
@@ -139,8 +139,8 @@ def prove_by_program(figures: F, plan: Plan) -> F:
     """
     lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
     groups = tuple(
-        _with_proof(metrics, lengths[pieces], group.capacity)
-        for group, metrics, pieces in zip(plan.groups, figures.groups, pieces_by_group(plan), strict=True)
+        _with_proof(metrics, lengths[pieces_of_group(plan, g)], group.capacity)
+        for g, (group, metrics) in enumerate(zip(plan.groups, figures.groups, strict=True))
     )
     # A pack is of one group, so the bound on all is the sum of theirs.
     overall = replace(figures.overall, packs_lower_bound=sum(metrics.packs_lower_bound for metrics in groups))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.jit import njit
 from packer_cli.plan.core.csr import count_lengths, first_over, num_at_least
@@ -12,7 +13,7 @@ from packer_cli.plan.core.groups import UNLIMITED, limits_of
 from packer_cli.plan.core.types import Int32Array, Int64Array, Plan
 
 
-def packs_lower_bound(lengths: Int32Array, capacity: int) -> int:
+def packs_lower_bound(lengths: NDArray[np.integer], capacity: int) -> int:
     """Compute the L2 bound of Martello and Toth (1990): no packing of these lengths needs fewer packs.
 
     It is at least ceil(sum / capacity), and also counts the samples over half a capacity, which cannot share a pack.
@@ -21,13 +22,9 @@ def packs_lower_bound(lengths: Int32Array, capacity: int) -> int:
     existing length, so only existing lengths are tried. O(n + longest).
 
     Args:
-        lengths: int32[n], each 1 .. capacity.
+        lengths: int[n], each 1 .. capacity.
     """
-    return bound_of_counts(count_lengths(lengths), capacity)
-
-
-def bound_of_counts(count: Int64Array, capacity: int) -> int:
-    """Compute `packs_lower_bound` of the lengths with this histogram (int64[longest + 1]). O(longest)."""
+    count = count_lengths(lengths)
     falling = np.flatnonzero(count)[::-1].copy()
     return int(bound_of_runs(falling, count[falling], capacity))
 
@@ -52,11 +49,11 @@ def bound_of_runs(falling: Int64Array, number: Int64Array, capacity: int) -> int
     return least
 
 
-def bound_of_needs(plan: Plan, group: int, pieces: Int64Array) -> int:
+def bound_of_needs(plan: Plan, group: int, pieces: Int32Array) -> int:
     """Return a lower bound on the packs of a group's pieces by their needs besides tokens; 0 without such."""
     limits = limits_of(plan.groups[group].capacity, plan.limits)
     found = [
-        bound_of_counts(np.bincount(need[pieces]), most)
+        packs_lower_bound(need[pieces], most)
         for need, most in zip(plan.pieces.needs[1:], limits[1:], strict=True)
         if most < UNLIMITED
     ]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics
-from packer_cli.plan.core.bounds import bound_of_counts, bound_of_needs, least_max_works
+from packer_cli.plan.core.bounds import bound_of_needs, least_max_works, packs_lower_bound
 from packer_cli.plan.core.cp_sharding import CODES, cp_imbalance
 from packer_cli.plan.core.csr import pack_tokens_and_work, plan_tokens_and_work, select_packs
 from packer_cli.plan.core.segments import aligned_lengths, row_lengths
@@ -259,35 +259,18 @@ def _mean(values: NDArray[Any]) -> float:
 
 
 def _lower_bounds(plan: Plan) -> list[int]:
-    """Return a lower bound on the packs of each group."""
-    bounds = [
-        max(bound_of_counts(count, group.capacity), -(-int(count.sum()) // plan.max_samples))
-        for count, group in zip(_counts_by_group(plan), plan.groups, strict=True)
-    ]
-    if plan.limits:
-        of_needs = (bound_of_needs(plan, g, pieces) for g, pieces in enumerate(pieces_by_group(plan)))
-        bounds = list(map(max, bounds, of_needs))
+    """Return a lower bound on the packs of each group. O(m); memory: 8 bytes a piece of a group."""
+    lengths, bounds = aligned_lengths(plan.pieces, plan.packs, plan.groups), []
+    for g, group in enumerate(plan.groups):
+        pieces = pieces_of_group(plan, g)
+        found = [packs_lower_bound(lengths[pieces], group.capacity), -(-len(pieces) // plan.max_samples)]
+        bounds.append(max(*found, bound_of_needs(plan, g, pieces) if plan.limits else 0))
     return bounds
 
 
-def _counts_by_group(plan: Plan) -> list[Int64Array]:
-    """Count the aligned lengths in each group's packs: a histogram (int64[longest + 1]). O(m), block by block."""
-    lengths, offsets = aligned_lengths(plan.pieces, plan.packs, plan.groups), plan.packs.offsets
-    counts = [np.zeros(1, dtype=np.int64) for _ in plan.groups]
-    for block in blocks_of(offsets, _BLOCK):
-        own = offsets[block.start : block.stop + 1]
-        length = lengths[plan.packs.pieces[own[0] : own[-1]]]
-        group_of = np.repeat(plan.packs.group[block], np.diff(own))
-        for g in np.unique(group_of).tolist():
-            shorter, counts[g] = sorted((counts[g], np.bincount(length[group_of == g])), key=len)
-            counts[g][: len(shorter)] += shorter
-    return counts
-
-
-def pieces_by_group(plan: Plan) -> list[Int64Array]:
-    """Return the pieces (int64) in each group's packs."""
-    group_of_slot = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
-    return [plan.packs.pieces[group_of_slot == g] for g in range(len(plan.groups))]
+def pieces_of_group(plan: Plan, group: int) -> Int32Array:
+    """Return the pieces (int32) in a group's packs."""
+    return select_packs(plan.packs.offsets, plan.packs.pieces, np.flatnonzero(plan.packs.group == group))[1]
 
 
 @dataclass(frozen=True, kw_only=True)
