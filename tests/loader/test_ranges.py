@@ -39,7 +39,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> PackedSet:
 
 @pytest.fixture
 def url(packed: PackedSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.001)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     system, root = fsspec.filesystem("memory"), f"/set-{uuid4().hex}"
     system.put(str(packed.path), root, recursive=True)
@@ -232,7 +232,7 @@ def test_a_node_fetches_the_bytes_of_its_rows(
     gpus: int, iterations: int, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a cache of a tenth of the set, while a tenth of all requests fail."""
-    monkeypatch.setattr("packer_cli.remote.system.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.01)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     options = {
         "key": "key",
