@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.format.arrays import Lists, columns_of, to_arrow
-from packer_cli.format.checksums import file_checksum
-from packer_cli.format.schema import RowColumns, identify, row_checksums
+from packer_cli.format.checksums import file_checksum, row_checksums
+from packer_cli.format.schema import RowColumns, identify
 from packer_cli.format.trees import PAIR
 from tests.loader.packed_set import write_manifest
 from tests.reference import home

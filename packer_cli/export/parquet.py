@@ -12,8 +12,9 @@ from packer_cli.engine.sink import Sink, WrittenFile
 from packer_cli.export.job import Format, Int64Array, Job, Part, PartFacts
 from packer_cli.export.packed import MASK, pad_samples, shifted
 from packer_cli.format.arrays import Lists, columns_of, list_of, to_arrow
+from packer_cli.format.checksums import CHECKSUM, row_checksums
 from packer_cli.format.loss_spans import STARTS, STOPS
-from packer_cli.format.schema import CHECKSUM, RowColumns, row_checksums
+from packer_cli.format.schema import RowColumns
 
 _ROWS_PER_GROUP = 1024
 

@@ -1,4 +1,5 @@
-"""Proofs that a file is as it was written: checksums of files and of JSON; and names that stay in a set's folder.
+"""Proofs that a file is as it was written: checksums of files, of rows of shards and of JSON; and names that stay in a
+set's folder.
 
 Everything that reads a packed set shares this, the loader included. All checksums are XXH3: they find what disks and
 networks do to files, and do not protect from an attacker, who can compute them too.
@@ -11,14 +12,19 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from packer_cli.errors import MISSING
+from packer_cli.format.arrays import Columns
+from packer_cli.format.ragged import Lists
 
+CHECKSUM = "checksum"
+"""Column of a shard: `row_checksums` of the other columns."""
 _BLOCK = 2**20
 _TOO_LITTLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
@@ -37,6 +43,35 @@ def file_checksum(path: Path, offset: int = 0, num_bytes: int | None = None) -> 
             digest.update(buffer[:size])
             left -= size
     return digest.hexdigest()
+
+
+def row_checksums(columns: Columns) -> np.ndarray:
+    """Compute the checksum (uint64 [rows]) of each row of a record batch of a shard. Price: one read, and some us a
+    row."""
+    num_rows = len(columns["num_tokens"])
+    return np.array([row_checksum(columns, i) for i in range(num_rows)], dtype=np.uint64)
+
+
+def row_checksum(columns: Columns, i: int, tokens: Sequence[np.ndarray] = ()) -> int:
+    """Compute xxh3-64 of row `i` of a record batch of a shard, without its column `checksum`.
+
+    A row is its numbers, then the items of its lists, both in the order of the columns, little-endian, one after
+    another.
+
+    Args:
+        tokens: the lists that the row leaves elsewhere, which come last.
+    """
+    numbers: list[Any] = []
+    lists: list[Any] = []
+    for name, column in columns.items():
+        if isinstance(column, Lists):
+            lists.append(column.row(i))
+        elif name != CHECKSUM:
+            numbers.append(column[i : i + 1])
+    digest = xxhash.xxh3_64(b"".join(numbers))
+    for items in (*lists, *tokens):
+        digest.update(items)
+    return digest.intdigest()
 
 
 def require_damage(error: BaseException) -> None:

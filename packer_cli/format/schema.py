@@ -1,19 +1,16 @@
-"""Arrow schemas of what is written, names of files and folders, and the marks in Arrow files of a set: the set that a
-file is of, and a checksum of each row of a shard. See docs/formats.md."""
+"""Arrow schemas of what is written, names of files and folders, and the mark of Arrow files by which they tell the set
+that they are of. See docs/formats.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Container
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import xxhash
 
-from packer_cli.format.arrays import Columns, list_of
+from packer_cli.format.arrays import list_of
 from packer_cli.format.constants import ITEM_VALUES as ITEM_VALUES
-from packer_cli.format.ragged import Lists
 
 TOKEN_COLUMNS = ("loss_starts", "loss_stops", "loss_weights", "input_ids")
 """Columns of a shard that repeat the token store."""
@@ -185,8 +182,6 @@ def ranks_path(folder: str, first: int, last: int) -> str:
     return f"{folder}/rank-{names}.arrow"
 
 
-CHECKSUM = "checksum"
-"""Column of a shard: `row_checksums` of the other columns."""
 IDENTITY = b"hbpack"
 """Key of a file's identity in the metadata of its Arrow schema: the set's fingerprint and the path in it, as JSON."""
 
@@ -208,32 +203,3 @@ def find_foreign(schema: pa.Schema, fingerprint: str, path: str) -> str | None:
     if found != fingerprint:
         return f"it belongs to another set, {found}, not to {fingerprint}"
     return None if where == path else f"it is a copy of {where}"
-
-
-def row_checksums(columns: Columns) -> np.ndarray:
-    """Compute the checksum (uint64 [rows]) of each row of a record batch of a shard. Price: one read, and some us a
-    row."""
-    num_rows = len(columns["num_tokens"])
-    return np.array([row_checksum(columns, i) for i in range(num_rows)], dtype=np.uint64)
-
-
-def row_checksum(columns: Columns, i: int, tokens: Sequence[np.ndarray] = ()) -> int:
-    """Compute xxh3-64 of row `i` of a record batch of a shard, without its column `checksum`.
-
-    A row is its numbers, then the items of its lists, both in the order of the columns, little-endian, one after
-    another.
-
-    Args:
-        tokens: the lists that the row leaves elsewhere, which come last.
-    """
-    numbers: list[Any] = []
-    lists: list[Any] = []
-    for name, column in columns.items():
-        if isinstance(column, Lists):
-            lists.append(column.row(i))
-        elif name != CHECKSUM:
-            numbers.append(column[i : i + 1])
-    digest = xxhash.xxh3_64(b"".join(numbers))
-    for items in (*lists, *tokens):
-        digest.update(items)
-    return digest.intdigest()

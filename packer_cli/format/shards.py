@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns, Row, dtype_of
+from packer_cli.format.checksums import CHECKSUM, row_checksum
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.ragged import Lists
-from packer_cli.format.schema import CHECKSUM, TOKEN_COLUMNS, row_checksum
+from packer_cli.format.schema import TOKEN_COLUMNS
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.format.trees import Trees
 

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from packer_cli.engine.sink import FinishedPart, Sink, write_part
 from packer_cli.format.arrays import Columns, columns_of, to_batch
+from packer_cli.format.checksums import CHECKSUM, row_checksums
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
 from packer_cli.format.ragged import Lists, borders_of, offsets_of
-from packer_cli.format.schema import CHECKSUM, identify, index_schema, row_checksums, shard_path
+from packer_cli.format.schema import identify, index_schema, shard_path
 from packer_cli.plan.core.cost import Cost, segment_sums
 from packer_cli.plan.core.types import Int64Array, PieceLoss, Pieces, Plan
 from packer_cli.shards.own_store import open_own_store

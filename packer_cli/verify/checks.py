@@ -18,7 +18,7 @@ from packer_cli.config import PlannedConfig
 from packer_cli.config.resolve import size_rule
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import Columns
-from packer_cli.format.checksums import require_damage
+from packer_cli.format.checksums import CHECKSUM, require_damage, row_checksums
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import EpochInfo, Generation
 from packer_cli.format.items import find_wrong_items
@@ -26,7 +26,7 @@ from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_span
 from packer_cli.format.manifest import Manifest, SetFolder
 from packer_cli.format.ragged import Lists, offsets_of
 from packer_cli.format.ranks import read_iterations, read_rank
-from packer_cli.format.schema import CHECKSUM, ITEM_VALUES, TREE_COLUMNS, iterations_path, row_checksums
+from packer_cli.format.schema import ITEM_VALUES, TREE_COLUMNS, iterations_path
 from packer_cli.format.shards import ShardFile, row_of
 from packer_cli.plan.build import check_rest
 from packer_cli.plan.core.check import check_pieces, check_plan
