@@ -45,7 +45,7 @@ from packer_cli.plan.figures import Stats
 from packer_cli.plan.strategies.protocol import LayoutChoice
 from packer_cli.show.view import View
 from packer_cli.tokens.index import StoreIndex
-from packer_cli.verify import Verified
+from packer_cli.verify.verifier import Verified
 
 ROOT = Path(__file__).parent.parent
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -60,7 +60,10 @@ def command(
     from packer_cli.format.versions import set_at
     from packer_cli.remote.path import as_path
     from packer_cli.shards.manifest import read_manifest
-    from packer_cli.show import Style, decode_ids, load_decoder, look, view_lines, with_runs
+    from packer_cli.show.decode import decode_ids, load_decoder
+    from packer_cli.show.lines import view_lines
+    from packer_cli.show.text import Style
+    from packer_cli.show.view import look, with_runs
 
     root = set_at(as_path(folder))
     manifest = read_manifest(root)

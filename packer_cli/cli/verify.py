@@ -12,7 +12,7 @@ from packer_cli.errors import FormatError
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
-    from packer_cli.verify import Verified
+    from packer_cli.verify.verifier import Verified
 
 
 @as_command()

@@ -22,7 +22,7 @@ from packer_cli.remote.path import as_path, is_remote
 from packer_cli.shards.manifest import is_of_plan, read_manifest
 from packer_cli.shards.repair import what_writes_shards, write_command
 from packer_cli.sizes import counted
-from packer_cli.verify import Verified, Verifier, open_verifier
+from packer_cli.verify.verifier import Verified, Verifier, open_verifier
 
 
 def verify(path: StrPath, *, fast: bool = False, repair: bool = False, workers: int | None = None) -> Verified:

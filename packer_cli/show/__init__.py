@@ -8,10 +8,3 @@
     text.py    text in lines that a terminal cannot obey
     lines.py   all of it; an item drawn as a tree
 """
-
-from packer_cli.show.decode import decode_ids, load_decoder
-from packer_cli.show.lines import view_lines
-from packer_cli.show.text import Style
-from packer_cli.show.view import look, with_runs
-
-__all__ = ["Style", "decode_ids", "load_decoder", "look", "view_lines", "with_runs"]

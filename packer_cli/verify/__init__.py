@@ -8,7 +8,3 @@
 
 The checksums of the files are compared by `shards.repair`, which also repairs the files that it finds damaged.
 """
-
-from packer_cli.verify.verifier import Verified, Verifier, open_verifier
-
-__all__ = ["Verified", "Verifier", "open_verifier"]

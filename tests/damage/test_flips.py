@@ -17,7 +17,7 @@ pytest.importorskip("packer_cli.loader", exc_type=ImportError)
 from packer_cli.commands.verify import verify as check_set
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.loader import PackedDataset
-from packer_cli.verify import Verified
+from packer_cli.verify.verifier import Verified
 from tests.damage.conftest import Packed, hbpack, names_damage
 from tests.reference import home
 from tests.remote.conftest import tree
