@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.errors import ConfigError
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.packing.isf import IsfOptions
+from packer_cli.plan.strategies.registry import STRATEGIES
 
 
 def refusal(**options):
     with pytest.raises(ConfigError) as error:
         resolve(PlanConfig(gpus=1, **options))
     return str(error.value)
+
+
+def test_processes_find_packings_by_name():
+    """A kernel that a process is given is compiled anew there."""
+    for strategy in STRATEGIES.values():
+        for name, algorithm in strategy.packings().items():
+            functions = [algorithm.pack, algorithm.pack_needs, algorithm.cut]
+            assert not any(isinstance(each, Dispatcher) for each in functions), (strategy.name, name)
 
 
 def test_packings_that_the_options_rule_out_are_refused():

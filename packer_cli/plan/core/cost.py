@@ -230,7 +230,8 @@ class GroupCosts:
 
     def up_to(self, num_gpus: int) -> GroupCosts:
         """Keep only the kinds of at most so many GPUs, of which there is one at least."""
-        return self.select(self.gpus <= num_gpus)
+        kept = self.gpus <= num_gpus
+        return self if kept.all() else self.select(kept)
 
     def select(self, kinds: Any) -> GroupCosts:
         """Keep these kinds alone: an index array, in its order, or a mask."""

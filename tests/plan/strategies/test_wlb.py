@@ -73,7 +73,10 @@ def test_batches_hold_as_many_tokens_as_their_micro_batches(lengths, align, num_
     tokens = np.add.reduceat(found.lengths, found.batches[:-1])
     assert (tokens[:-1] == num_micro_batches * WINDOW).all()
     assert (found.lengths % align == 0).all()
-    assert found.first(1).lengths.tolist() == found.lengths[: found.batches[1]].tolist()
+    falling = found.lengths[found.order]
+    assert (falling[found.place] == found.lengths).all()
+    in_each = np.split(found.places, found.batches[1:-1])
+    assert all((np.diff(each) > 0).all() for each in in_each)
 
 
 def test_the_queues_are_those_of_the_test_vector():
@@ -222,6 +225,18 @@ def test_tuned_thresholds_even_out_within_the_bound():
     assert means[1] < 1 + (without - 1) / 3
     for number in range(4):
         assert len(tune_thresholds(arrivals, 2000, 0.5, number)) == number
+
+
+def test_a_higher_capacity_is_tuned_as_if_it_were_the_only_one():
+    """Thresholds with which no micro-batch got full are not tried again."""
+    lengths, full = long_tail(), set()
+    arrivals = arrivals_of(lengths, 4, 1000, linear=200)
+    for capacity in (1000, 1500, 2000, 4000):
+        alone = tune_thresholds(arrivals_of(lengths, 4, 1000, linear=200), capacity, 0.5)
+        assert tune_thresholds(arrivals, capacity, 0.5).tolist() == alone.tolist()
+        full.add(pack_with_queues(arrivals, capacity, alone).is_full)
+    assert full == {False, True}
+    assert 0 < len({capacity for capacity, *_ in arrivals.sample.tried.values()}) < 4
 
 
 def test_a_bound_that_no_queue_keeps_means_no_queue():

@@ -29,7 +29,7 @@ from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.csr import pack_tokens_and_work, select_packs
 from packer_cli.plan.core.groups import Group
 from packer_cli.plan.core.streams import Stream, rng_state, shuffled
-from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule
+from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Array, Plan, Schedule, UInt64Array
 from packer_cli.plan.packing.base import PackingAlgorithm
 from packer_cli.plan.packing.next_fit import cut_steps
 from packer_cli.plan.strategies.hydraulis.candidates import (
@@ -228,7 +228,9 @@ def _of_one(steps: Sequence[Int64Array], table: LengthTable, costs: GroupCosts, 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPacker(PackingAlgorithm):
-    """One way to find layouts, and to plan a step on one of them; `pack` is stage 1, a `Deal`."""
+    """One way to find layouts, and to plan a step on one of them; `pack` is stage 1, a `Deal`.
+
+    `pack` is no kernel: a process that is given one would compile it again."""
 
     find: Callable[[Sequence[Int64Array], Int64Array, int, GroupCosts, int], Int64Array]
     """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps, int64[c, k]"""
@@ -236,16 +238,24 @@ class StepPacker(PackingAlgorithm):
     """Shuffled orders that are dealt on each layout that a step tries; its best one gets all `RESTARTS`."""
 
 
+def _deal(step: Step, restarts: int, state: UInt64Array, pipeline_of: Int64Array) -> float:
+    return deal_to_pipelines(step, restarts, state, pipeline_of)
+
+
+def _deal_as_printed(step: Step, restarts: int, state: UInt64Array, pipeline_of: Int64Array) -> float:
+    return deal_as_printed(step, restarts, state, pipeline_of)
+
+
 SEARCH = StepPacker(
     name="search",
     summary="layouts timed on steps of the data, samples dealt by predicted time and exchanged",
-    pack=deal_to_pipelines,
+    pack=_deal,
     find=choose_layouts,
 )
 PUBLISHED = StepPacker(
     name="published",
     summary="the layouts of Hydraulis's dynamic program as printed, and its stage 1 with 50 shuffled orders",
-    pack=deal_as_printed,
+    pack=_deal_as_printed,
     find=printed_layouts,
     restarts=RESTARTS,
 )

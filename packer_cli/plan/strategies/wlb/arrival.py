@@ -9,7 +9,8 @@ step. All others are packed in the step in which they arrive: what the step befo
 length, each to the micro-batch of least work, or to the shortest if that one has no room.
 
 Where we differ from the print: a document as long as the capacity is placed (`<=`, not `<`), and when the data ends,
-queues release what they hold. Price: O(m N) and a sort of each step's documents.
+queues release what they hold. Price: O(m log N), O(N) for what finds no room at once, and a sort of each step's
+documents.
 
 Thresholds can be tuned on a sample of the data (section 4.2). The paper does not print its search. Ours is a grid:
 lengths from which documents hold a given share of the tokens, all sets of one to three of them. Queues narrower in
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
@@ -53,15 +55,39 @@ class Arrivals:
         """b"""
         return len(self.batches) - 1
 
-    @property
+    @cached_property
     def batch_of(self) -> Int64Array:
         """int64[m]: the batch of each document. O(m)."""
         return np.repeat(np.arange(self.num_batches), np.diff(self.batches))
 
-    def first(self, num_batches: int) -> Arrivals:
-        """Keep the first batches alone."""
-        batches = self.batches[: num_batches + 1]
+    @cached_property
+    def order(self) -> Int64Array:
+        """int64[m]: the documents by falling length. O(m log m)."""
+        return np.argsort(-self.lengths, kind="stable")
+
+    @cached_property
+    def place(self) -> Int64Array:
+        """int64[m]: the place of each document in `order`. O(m)."""
+        place = np.empty(len(self.lengths), dtype=np.int64)
+        place[self.order] = np.arange(len(place))
+        return place
+
+    @cached_property
+    def places(self) -> Int64Array:
+        """int64[m]: the places of each batch, one batch after another, rising in each. O(m log m)."""
+        return self.place[np.lexsort((self.place, self.batch_of))]
+
+    @cached_property
+    def sample(self) -> Arrivals:
+        """The first batches alone, by which thresholds are tuned."""
+        number = min(self.num_batches, max(_SAMPLE_BATCHES, int(np.searchsorted(self.batches, _SAMPLE))))
+        batches = self.batches[: number + 1]
         return replace(self, lengths=self.lengths[: batches[-1]], batches=batches)
+
+    @cached_property
+    def tried(self) -> dict[tuple[int, ...], tuple[int, float, float]]:
+        """Thresholds with which no micro-batch got full: the capacity, delay and imbalance, which stay with more."""
+        return {}
 
 
 def arrive(pieces: Pieces, tokens: int, seed: int, align: int = 1) -> Pieces:
@@ -114,6 +140,8 @@ class PackedSteps(NamedTuple):
     """Documents that found no room where they were first tried."""
     thresholds: tuple[int, ...] = ()
     """Tokens, rising: lengths from which documents waited in a queue each."""
+    is_full: bool = True
+    """Whether a document may have been packed elsewhere with more capacity."""
 
 
 def without_empty_steps(packed: PackedSteps, num_micro_batches: int) -> PackedSteps:
@@ -152,16 +180,23 @@ def pack_with_queues(arrivals: Arrivals, capacity: int, thresholds: Int64Array) 
         capacity: most tokens of a micro-batch, at least the window: S_max, what the memory holds.
         thresholds: int64[n], rising, of the queues. Without any, nothing waits but what finds no room.
     """
-    queue = np.searchsorted(thresholds, arrivals.lengths, side="right") - 1
-    waiting = np.argsort(queue, kind="stable")  # The documents of each queue, in the order of arrival.
-    begin = np.searchsorted(queue[waiting], np.arange(len(thresholds) + 1))
-    row_of = np.empty(len(queue), dtype=np.int64)
-    num_micro_batches = arrivals.num_micro_batches
-    num_carried = _pack(
-        arrivals.lengths, arrivals.batches, num_micro_batches, capacity, arrivals.linear, queue, waiting, begin, row_of
+    rising = arrivals.lengths[arrivals.order[::-1]]
+    begins = np.append(len(rising) - np.searchsorted(rising, thresholds), 0)
+    row_of = np.empty(len(rising), dtype=np.int64)
+    num_carried, is_full = _pack(
+        arrivals.lengths,
+        arrivals.batches,
+        arrivals.num_micro_batches,
+        capacity,
+        arrivals.linear,
+        arrivals.order,
+        arrivals.place,
+        arrivals.places,
+        begins,
+        row_of,
     )
-    packed = PackedSteps(row_of, arrivals.batch_of, int(num_carried), tuple(thresholds.tolist()))
-    return without_empty_steps(packed, num_micro_batches)
+    packed = PackedSteps(row_of, arrivals.batch_of, int(num_carried), tuple(thresholds.tolist()), is_full)
+    return without_empty_steps(packed, arrivals.num_micro_batches)
 
 
 @njit(cache=True)
@@ -171,66 +206,91 @@ def _pack(
     num_micro_batches: int,
     capacity: int,
     linear: int,
-    queue: Int64Array,
-    waiting: Int64Array,
-    begin: Int64Array,
+    order: Int64Array,
+    place: Int64Array,
+    places: Int64Array,
+    begins: Int64Array,
     row_of: Int64Array,
-) -> int:
-    """Write to `row_of`; returns how many documents found no room in a step, counted once each.
+) -> tuple[int, bool]:
+    """Write to `row_of`; return how many documents found no room in a step, counted once each, and `is_full`.
 
     Args:
-        queue: int64[m], of each document; -1 for those that do not wait.
-        waiting, begin: int64[m], int64[n+1]: queue q has the documents `waiting[begin[q]:begin[q+1]]`.
+        order, place, places: of the arrivals. Documents are told apart by their places, which rise as lengths fall.
+        begins: int64[n+1], falling to 0: queue q has the places from `begins[q + 1]` to below `begins[q]`.
     """
-    num_batches, num_queues = len(batches) - 1, len(begin) - 1
-    head, tail = begin[:-1].copy(), begin[:-1].copy()
-    todo = np.empty(len(lengths), dtype=np.int64)  # What is left over, then the new ones.
+    num_batches, num_queues = len(batches) - 1, len(begins) - 1
+    waiting, head, tail = np.empty(len(order), dtype=np.int64), begins[1:].copy(), begins[1:].copy()
+    left, released = np.empty(len(order), dtype=np.int64), np.empty(num_queues * num_micro_batches, dtype=np.int64)
     tokens = np.empty(num_micro_batches, dtype=np.int64)
-    work = np.empty(num_micro_batches, dtype=np.int64)
+    leaves = 1  # Of a tree, each node of which has the micro-batch of least work below it, the first of equal ones.
+    while leaves < num_micro_batches:
+        leaves *= 2
+    work = np.empty(leaves, dtype=np.int64)
+    empty = np.empty(2 * leaves, dtype=np.int64)
+    empty[leaves:] = np.arange(leaves)
+    for node in range(leaves - 1, 0, -1):
+        empty[node] = empty[2 * node]
+    least_below = empty.copy()
     num_left = num_carried = done = step = 0
-    while done < len(lengths):
-        num_todo = num_left
+    is_full = False
+    while done < len(order):
+        new = places[:0]
         if step < num_batches:
             for i in range(batches[step], batches[step + 1]):
-                if queue[i] < 0:
-                    todo[num_todo] = i
-                    num_todo += 1
-                else:
-                    tail[queue[i]] += 1
+                q = 0
+                while q < num_queues and place[i] < begins[q + 1]:
+                    q += 1
+                if place[i] < begins[0]:
+                    waiting[tail[q]] = place[i]
+                    tail[q] += 1
+            new = places[batches[step] : batches[step + 1]]
+            new = new[np.searchsorted(new, begins[0]) :]
+        num_released = 0
         for q in range(num_queues):
             held = tail[q] - head[q]
             if held >= num_micro_batches or step >= num_batches:
-                for _ in range(min(held, num_micro_batches)):
-                    todo[num_todo] = waiting[head[q]]
-                    num_todo += 1
-                    head[q] += 1
-        added = todo[num_left:num_todo]
-        added[:] = added[np.argsort(-lengths[added], kind="mergesort")]
+                taken = min(held, num_micro_batches)
+                released[num_released : num_released + taken] = waiting[head[q] : head[q] + taken]
+                num_released += taken
+                head[q] += taken
+        released[:num_released].sort()
         tokens[:] = 0
-        work[:] = 0
+        work[:num_micro_batches] = 0
+        work[num_micro_batches:] = np.iinfo(np.int64).max
+        least_below[:] = empty
         num_old, num_left = num_left, 0
-        for k in range(num_todo):
-            i = todo[k]
+        from_new = from_released = 0
+        for k in range(num_old + len(new) + num_released):
+            if k < num_old:
+                at = left[k]
+            elif from_released == num_released or (from_new < len(new) and new[from_new] < released[from_released]):
+                at = new[from_new]
+                from_new += 1
+            else:
+                at = released[from_released]
+                from_released += 1
+            i = order[at]
             length = np.int64(lengths[i])
-            least = shortest = 0
-            for j in range(1, num_micro_batches):
-                if work[j] < work[least]:
-                    least = j
-                if tokens[j] < tokens[shortest]:
-                    shortest = j
+            least = least_below[1]
             if tokens[least] + length > capacity:
-                least = shortest
+                least = np.argmin(tokens)
+                is_full = True
             if tokens[least] + length > capacity:
                 num_carried += k >= num_old
-                todo[num_left] = i
+                left[num_left] = at
                 num_left += 1
-            else:
-                tokens[least] += length
-                work[least] += length * (length + linear)
-                row_of[i] = step * num_micro_batches + least
-                done += 1
+                continue
+            tokens[least] += length
+            work[least] += length * (length + linear)
+            row_of[i] = step * num_micro_batches + least
+            done += 1
+            node = (leaves + least) // 2
+            while node > 0:
+                one, other = least_below[2 * node], least_below[2 * node + 1]
+                least_below[node] = other if work[other] < work[one] else one
+                node //= 2
         step += 1
-    return num_carried
+    return num_carried, is_full
 
 
 MOST_QUEUES = 3
@@ -244,9 +304,9 @@ _SAMPLE_BATCHES = 64
 def tune_thresholds(arrivals: Arrivals, capacity: int, most_delay: float, num_queues: int | None = None) -> Int64Array:
     """Find the thresholds (int64[n], rising) of least mean imbalance whose mean delay is bounded.
 
-    Price: about 230 plans of the first 30,000 documents, or 64 batches if that is more: half a second where a step has
-    a few micro-batches, in proportion to their number above that. A sample of few batches tells little about the
-    longest documents, which are rare.
+    Price: about 230 plans of the first 30,000 documents, or 64 batches if that is more: a third of a second, and
+    little more for a higher capacity of the same arrivals. A sample of few batches tells little about the longest
+    documents, which are rare.
 
     Args:
         capacity: most tokens of a micro-batch.
@@ -254,18 +314,23 @@ def tune_thresholds(arrivals: Arrivals, capacity: int, most_delay: float, num_qu
             none where the number of queues is free.
         num_queues: n, at most `MOST_QUEUES`; None for the best of 0 to `MOST_QUEUES`.
     """
-    num_batches = max(_SAMPLE_BATCHES, int(np.searchsorted(arrivals.batches, _SAMPLE)))
-    sample = arrivals.first(min(num_batches, arrivals.num_batches))
+    sample = arrivals.sample
     best, least = np.empty(0, dtype=np.int64), (np.inf, np.inf)
     if not sample.num_batches:
         return best
     for thresholds in _candidates(sample, num_queues):
-        packed = pack_with_queues(sample, capacity, thresholds)
-        delay = mean_delay(sample, packed)
-        of_steps = imbalances(sample, sample.lengths, packed.row_of)
-        if sample.num_batches < arrivals.num_batches:  # Steps after a sample's last batch only clear its queues.
-            of_steps = of_steps[: int(packed.arrival[-1]) + 1]
-        found = (max(0.0, delay - most_delay), float(of_steps.mean()))
+        key = tuple(thresholds.tolist())
+        enough, delay, imbalance = sample.tried.get(key, (capacity + 1, 0.0, 0.0))
+        if capacity < enough:
+            packed = pack_with_queues(sample, capacity, thresholds)
+            delay = mean_delay(sample, packed)
+            of_steps = imbalances(sample, sample.lengths, packed.row_of)
+            if sample.num_batches < arrivals.num_batches:  # Steps after a sample's last batch only clear its queues.
+                of_steps = of_steps[: int(packed.arrival[-1]) + 1]
+            imbalance = float(of_steps.mean())
+            if not packed.is_full:
+                sample.tried[key] = capacity, delay, imbalance
+        found = (max(0.0, delay - most_delay), imbalance)
         if found < least:
             best, least = thresholds, found
     return best
