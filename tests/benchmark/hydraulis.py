@@ -167,7 +167,7 @@ def compare(lengths: Int32Array, costs: GroupCosts, longest: int, batch_tokens: 
     return Compared(
         scheme=f"{name}, {len(kinds[scheme])} times",
         packed=by_single[scheme],
-        balanced=best(lambda own, chosen: planned(own, chosen, costs, restarts=0).seconds),
+        balanced=best(lambda own, chosen: planned(own, chosen, costs).seconds),
         published=float(
             plan_data_set(lengths, costs, NUM_GPUS, batch_tokens, seed=0, packer=PUBLISHED).seconds.mean()
         ),
@@ -233,7 +233,7 @@ def sorted_evenly(own: Int64Array, kinds: Int64Array, costs: GroupCosts, longest
 
 def stage_1_greedy(own: Int64Array, kinds: Int64Array, costs: GroupCosts, longest: int, padded: bool) -> float:
     """Baselines 2 and 3; rows are as long as the pipeline holds, up to the longest sample."""
-    dealt = planned(own, kinds, costs, restarts=0).pipeline_of
+    dealt = planned(own, kinds, costs).pipeline_of
     slowest = 0.0
     for p, kind in enumerate(kinds.tolist()):
         capacity = min(longest, int(costs.capacity[kind]))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.core.cost import GroupCosts
 from packer_cli.plan.core.streams import rng_state
-from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, Step
+from packer_cli.plan.strategies.hydraulis.stage1 import Step
 from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, divide, plan_step
 from tests.naive import hydraulis as naive
 
@@ -95,12 +95,12 @@ def divided(falling: np.ndarray, costs: GroupCosts, kind: int) -> tuple[np.ndarr
     return slot_of, divide(falling, costs.arrays, kind, slot_of)
 
 
-def planned(lengths, kinds, costs: GroupCosts, *, seed: int = 0, restarts: int = RESTARTS) -> StepPlan:
+def planned(lengths, kinds, costs: GroupCosts, *, seed: int = 0) -> StepPlan:
     """`plan_step` for samples and pipelines in any order."""
     kinds = np.array(kinds)
     by_length, by_capacity = np.argsort(-np.array(lengths), kind="stable"), np.argsort(-costs.capacity[kinds])
     falling = np.array(lengths, dtype=np.int64)[by_length]
-    found = plan_step(Step(falling, kinds[by_capacity], costs.arrays), restarts, rng_state(seed))
+    found = plan_step(Step(falling, kinds[by_capacity], costs.arrays), rng_state(seed))
     pipeline_of, slot_of = np.empty((2, len(falling)), dtype=np.int64)
     pipeline_of[by_length], slot_of[by_length] = by_capacity[found.pipeline_of], found.slot_of
     seconds = np.empty(len(kinds))

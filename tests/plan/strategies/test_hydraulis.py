@@ -204,7 +204,7 @@ def test_a_data_set_is_planned_whole_and_faster_than_on_any_one_layout():
         assert max(seconds) == pytest.approx(found.seconds[j])
         for number, kind in enumerate(range(4)):
             if own.max() <= costs.capacity[kind]:
-                of_one[number] += planned(own, np.full(64 // costs.gpus[kind], kind), costs, restarts=0).seconds
+                of_one[number] += planned(own, np.full(64 // costs.gpus[kind], kind), costs).seconds
             else:
                 of_one[number] = np.inf
     assert found.seconds.sum() < 0.95 * of_one.min()

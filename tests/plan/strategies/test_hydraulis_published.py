@@ -33,12 +33,12 @@ def test_stage_1_deals_as_its_twin(costs, lengths, data, restarts, seed):
     falling, state = np.array(sorted(lengths, reverse=True), dtype=np.int64), rng_state(seed)
     dealt, least = naive.printed_stage_1(falling.tolist(), kinds.tolist(), both(costs)[1], restarts, int(state[0]))
     pipeline_of = np.full(len(falling), -1)
-    assert deal_as_printed(Step(falling, kinds, costs.arrays), restarts, state, pipeline_of) == least
+    assert deal_as_printed(Step(falling, kinds, costs.arrays), state, pipeline_of, restarts) == least
     assert pipeline_of.tolist() == ([-1] * len(falling) if dealt is None else dealt)
 
 
-def published(falling, kinds, costs, restarts=50):
-    return plan_step(Step(np.array(falling), np.array(kinds), costs.arrays), restarts, rng_state(0), deal_as_printed)
+def published(falling, kinds, costs):
+    return plan_step(Step(np.array(falling), np.array(kinds), costs.arrays), rng_state(0), deal_as_printed)
 
 
 @pytest.mark.slow

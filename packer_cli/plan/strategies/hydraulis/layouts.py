@@ -41,7 +41,7 @@ from packer_cli.plan.strategies.hydraulis.candidates import (
     of_one_scheme,
     require_held,
 )
-from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, Step, deal_as_printed, deal_to_pipelines
+from packer_cli.plan.strategies.hydraulis.stage1 import Step, deal_as_printed, deal_to_pipelines
 from packer_cli.plan.strategies.hydraulis.stage2 import Deal, plan_step
 from packer_cli.plan.strategies.protocol import LayoutChoice, LayoutRow, PlanRequest, SchemeRow, digits
 
@@ -149,10 +149,10 @@ def kinds_of(counts: Int64Array, costs: GroupCosts) -> Int64Array:
 
 
 def layout_seconds(
-    falling: Int64Array, counts: Int64Array, costs: GroupCosts, restarts: int = 0, deal: Deal = deal_to_pipelines
+    falling: Int64Array, counts: Int64Array, costs: GroupCosts, deal: Deal = deal_to_pipelines
 ) -> float:
     """Predict the seconds of a step (int64[n], falling lengths) on a layout; infinite if the step does not fit."""
-    return plan_step(Step(falling, kinds_of(counts, costs), costs.arrays), restarts, rng_state(0), deal).seconds
+    return plan_step(Step(falling, kinds_of(counts, costs), costs.arrays), rng_state(0), deal).seconds
 
 
 def _neighbors(counts: Int64Array, costs: GroupCosts) -> Iterator[Int64Array]:
@@ -234,8 +234,6 @@ class StepPacker(PackingAlgorithm):
 
     find: Callable[[Sequence[Int64Array], Int64Array, int, GroupCosts, int], Int64Array]
     """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps, int64[c, k]"""
-    restarts: int = 0
-    """Shuffled orders that are dealt on each layout that a step tries; its best one gets all `RESTARTS`."""
 
 
 def _deal(step: Step, restarts: int, state: UInt64Array, pipeline_of: Int64Array) -> float:
@@ -257,7 +255,6 @@ PUBLISHED = StepPacker(
     summary="the layouts of Hydraulis's dynamic program as printed, and its stage 1 with 50 shuffled orders",
     pack=_deal_as_printed,
     find=printed_layouts,
-    restarts=RESTARTS,
 )
 PACKERS: Mapping[str, StepPacker] = {packer.name: packer for packer in (SEARCH, PUBLISHED)}
 
@@ -326,9 +323,7 @@ def choose_step_layouts(lengths: Int32Array, request: PlanRequest) -> LayoutChoi
     falling, packer = lengths[order].astype(np.int64), request.algorithm
     steps = steps_to_try(falling, offsets)
     layouts = packer.find(steps, falling, global_tokens, costs, request.num_gpus)
-    tried = np.array(
-        [[layout_seconds(step, counts, costs, packer.restarts, packer.pack) for step in steps] for counts in layouts]
-    )
+    tried = np.array([[layout_seconds(step, counts, costs, packer.pack) for step in steps] for counts in layouts])
     used = np.flatnonzero(layouts.sum(axis=0)).tolist()
     fastest = np.bincount(tried.argmin(axis=0), minlength=len(layouts)) / len(steps)
     names = {kind: pipeline_name(request.groups[kind]) for kind in used}

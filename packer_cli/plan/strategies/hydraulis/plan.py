@@ -20,12 +20,9 @@ from packer_cli.plan.core.types import FILLER, Float64Array, Int32Array, Int64Ar
 from packer_cli.plan.strategies.assemble import make_packs, numbered_plan
 from packer_cli.plan.strategies.hydraulis.candidates import least_pipeline_seconds
 from packer_cli.plan.strategies.hydraulis.layouts import SEARCH, StepPacker, kinds_of, make_batches, steps_to_try
-from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS, Step
+from packer_cli.plan.strategies.hydraulis.stage1 import Step
 from packer_cli.plan.strategies.hydraulis.stage2 import StepPlan, plan_step
 from packer_cli.plan.strategies.protocol import PlanRequest
-
-_ENOUGH = 1.001
-"""Shuffled orders are dealt only for a step that takes more than this times its bound."""
 
 
 class PlannedSteps(NamedTuple):
@@ -81,20 +78,15 @@ def _on_fastest(
         layouts: the schemes of each layout's pipelines, by falling capacity.
         state: of the shuffles, the same for every layout.
     """
-    steps = [Step(lengths, kinds, costs.arrays) for kinds in layouts]
     bounds = [_least_seconds(lengths, kinds, costs) for kinds in layouts]
     chosen, best = -1, None
     for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
         if best is not None and bounds[c] >= best.seconds:
             break
-        found = plan_step(steps[c], packer.restarts, state.copy(), packer.pack)
+        found = plan_step(Step(lengths, layouts[c], costs.arrays), state.copy(), packer.pack)
         if best is None or found.seconds < best.seconds:
             chosen, best = c, found
     assert best is not None
-    if packer.restarts < RESTARTS and best.seconds > bounds[chosen] * _ENOUGH:
-        found = plan_step(steps[chosen], RESTARTS, state, packer.pack)
-        if found.seconds < best.seconds:
-            best = found
     return chosen, best
 
 

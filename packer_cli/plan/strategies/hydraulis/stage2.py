@@ -41,17 +41,16 @@ Deal = Callable[..., float]
 """A kernel of stage 1, with the arguments of `deal_to_pipelines`."""
 
 
-def plan_step(step: Step, restarts: int, state: UInt64Array, deal: Deal = deal_to_pipelines) -> StepPlan:
+def plan_step(step: Step, state: UInt64Array, deal: Deal = deal_to_pipelines) -> StepPlan:
     """Plan a step. Price: 0.3 to 5 ms for 200 samples.
 
     Args:
-        restarts: shuffled orders to deal.
         state: of the shuffles.
         deal: stage 1.
     """
     pipeline_of, slot_of = np.zeros((2, len(step.lengths)), dtype=np.int64)
     times, seconds = np.zeros(len(step.kinds)), np.inf
-    if deal(step, restarts, state, pipeline_of) < np.inf:
+    if deal(step, state, pipeline_of) < np.inf:
         seconds = float(divide_all(step, pipeline_of, slot_of, times))
     return StepPlan(pipeline_of, slot_of, times, seconds)
 
