@@ -157,7 +157,10 @@ def _begun(folder: Path, given: Sequence[Source], known: tuple[Source, ...]) -> 
 
 def _same(sources: Sequence[Source], others: Sequence[Source]) -> bool:
     """Whether two lists name the same inputs, with the same weights, however they are spelled."""
-    first, second = ([(source.share, *real_paths([source.path])) for source in each] for each in (sources, others))
+    first, second = (
+        [(source.share, *real_paths([source.path.rstrip("/") or "/"])) for source in each]
+        for each in (sources, others)
+    )
     return first == second
 
 

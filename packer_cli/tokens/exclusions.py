@@ -14,6 +14,7 @@ tokens if a key is a hash.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -41,8 +42,16 @@ EXCLUDED_NAME = "excluded.txt"
 
 def files_named(name: str, files: Collection[str]) -> list[str]:
     """Find the files that a name may mean: it has fewer, or more, of the folders above a file than the set has."""
-    near = [file for file in files if f"/{file}".endswith(f"/{name}") or f"/{name}".endswith(f"/{file}")]
-    return [name] if name in near else near
+    wanted = _plain(name)
+    plain = {file: _plain(file) for file in files}
+    near = [file for file in files if plain[file].endswith(wanted) or wanted.endswith(plain[file])]
+    return [file for file in near if plain[file] == wanted] or near
+
+
+@cache
+def _plain(name: str) -> str:
+    """Write a path without `.`, `..` and `/` that change nothing, and with `/` before it."""
+    return f"/{os.path.normpath(name)}"
 
 
 def _lines_of(path: Path) -> list[str]:

@@ -78,6 +78,14 @@ def test_it_is_as_if_all_had_been_packed_together(out, sample, together):
     assert current_tree(out) == together
 
 
+def test_a_folder_is_the_same_with_a_slash_behind_it(out, sample, tmp_path):
+    (tmp_path / "more").mkdir()
+    shutil.copy(sample / "new.jsonl", tmp_path / "more")
+    assert appended(out, f"{tmp_path}/more/").code == 0
+    for name in (f"{tmp_path}/more", f"{tmp_path}/./more//"):
+        assert "the set has this data already" in appended(out, name).stderr
+
+
 @pytest.mark.parametrize("stage", ["make_whole", "PackedOutput"])
 def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage):
     work, before = getattr(pack_corpus, stage), (out / "hbpack.json").read_bytes()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.tokens.exclusions import Exclusions
+from packer_cli.tokens.exclusions import Exclusions, files_named
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.store import open_store
 from tests.cli_runner import run
@@ -220,3 +220,10 @@ def test_a_file_that_has_changed_is_said(inputs, tokenize, tmp_path):
     tokenize(tmp_path / "out", entries=["a.jsonl:3"])
     write_inputs(FLAT | {"a.jsonl": [chat(99), *FLAT["a.jsonl"]]})
     assert "files with excluded lines are gone or have changed" in tokenize(tmp_path / "out")
+
+
+@pytest.mark.parametrize("named", ["a.jsonl", "./a.jsonl", "b/../a.jsonl", "/data/a.jsonl", "a.jsonl/"])
+@pytest.mark.parametrize("file", ["a.jsonl", "./a.jsonl", "/data/./a.jsonl"])
+def test_a_file_is_found_however_its_path_is_written(named, file):
+    assert files_named(named, ["aa.jsonl", file, "a.jsonl.gz"]) == [file]
+    assert files_named("./x/a.jsonl", [file, "x//a.jsonl"]) == ["x//a.jsonl"]
