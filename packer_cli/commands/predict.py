@@ -20,6 +20,7 @@ from packer_cli.commands.plan_store import check_options
 from packer_cli.commands.tokenize import CorpusStore
 from packer_cli.commands.write import refuse_index
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config.fields import NUM_HASHES, bound_of
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.corpus.versions import is_pinned, is_small
 from packer_cli.engine.local import Engine
@@ -75,7 +76,7 @@ class DryRun:
     loss_tokens: int
     """Tokens that carry a loss."""
     epoch_tokens: int
-    """Tokens of an epoch, by the weights of the inputs and the capacity of packs."""
+    """Tokens of an epoch, by the weights of the inputs and the capacity of packs, without what is set aside."""
     iterations: int | None
     """Iterations of an epoch, as if all rows were full; None where `groups` is `auto`."""
     token_bytes: int
@@ -108,7 +109,7 @@ def predict_pack(
     require_usable(folder)
     if plan.validation is not None:
         refuse_other(folder)
-    sources, found, reading = CorpusStore(tokenize, folder).sample(engine)
+    sources, found, reading, num_excluded = CorpusStore(tokenize, folder).sample(engine)
     figures, parts, workers = np.zeros((len(sources), 6)), [], engine.workers
     working = sum(each.seconds for _, some in found for each in some) / workers
     start = _STARTS * max(0.0, time.perf_counter() - begun - reading - working)
@@ -135,10 +136,18 @@ def predict_pack(
         rest = {"split": lengths, "truncate": limits[-1]}.get(plan.overflow, 0)
         kept = np.where(lengths > limits[-1], rest, lengths)
         of_groups += np.bincount(group, kept * times * weight, len(groups))
+    excluded = min(num_excluded, samples) / samples
+    aside = _share_aside(plan.validation, samples * (1 - excluded))
+    rejected += excluded * samples
+    samples, tokens, loss_tokens, token_bytes = (
+        each * (1 - excluded) for each in (samples, tokens, loss_tokens, token_bytes)
+    )
+    of_groups *= (1 - excluded) * (1 - aside)
     packs, epoch_tokens = of_groups / limits, float(of_groups.sum())
     iterations = math.ceil(packs @ [group.num_gpus for group in groups] / plan.gpus)
     shard_bytes = float(packs.sum()) * _SHARD_BYTES_OF_PACK
-    shard_bytes += 0 if write.index_only else token_bytes * epoch_tokens / tokens
+    shard_bytes += 0 if write.index_only else token_bytes * epoch_tokens / max(tokens, 1)
+    shard_bytes += token_bytes * aside
     plan_bytes = samples * _PLAN_BYTES + packs.sum() * _PLAN_BYTES_OF_PACK
     plan_bytes += plan.epochs * (plan.gpus + 1) * (_RANK_BYTES + _ROW_BYTES * iterations)
     memory = max(samples * _PLAN_MEMORY, workers * max(each.memory for _, some in found for each in some))
@@ -175,6 +184,14 @@ def predict_pack(
         runs=tuple(runs),
         reasons=reasons,
     )
+
+
+def _share_aside(validation: str | None, num_samples: float) -> float:
+    """Return the share of the samples that is set aside for validation, at most all."""
+    if validation is None:
+        return 0.0
+    bound = bound_of(validation)
+    return min(1.0, int(validation) / max(num_samples, 1)) if bound is None else bound / NUM_HASHES
 
 
 def _requests(file: CorpusFile) -> int:

@@ -102,6 +102,10 @@ class Exclusions:
         self.agreed = fingerprint(self._entries, sorted(self._known))
         """Fingerprint of all that decides which records are left out."""
 
+    def __len__(self) -> int:
+        """About how many records they are; one that several entries or keys name counts for each."""
+        return max(len(self._entries), len(self._known))
+
     def _own(self, parts: Iterable[PartInfo]) -> dict[str, list[str]]:
         """Find the keys of the run's own entries in these parts; none of a line unless one file has its name.
 

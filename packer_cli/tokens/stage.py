@@ -214,11 +214,12 @@ class StoreOutput(Output[StoreIndex]):
         index = index_of(header, finished.values()) if finished else None
         return index, num_reused, before if repairs else None
 
-    def sample(self, engine: Engine) -> tuple[Sequence[Source], list[tuple[Stratum, list[PartSample]]], float]:
+    def sample(self, engine: Engine) -> tuple[Sequence[Source], list[tuple[Stratum, list[PartSample]]], float, int]:
         """Tokenize a sample of the inputs in memory, by several workers at a time, as a run does; write nothing.
 
         Returns:
-            The inputs; their files by kind, each kind with its sample; and the seconds that reading these took.
+            The inputs; their files by kind, each kind with its sample; the seconds that reading these took; and about
+            how many records are left out on request, which the sample has.
         """
         self._list_inputs()
         begun = time.perf_counter()
@@ -235,7 +236,7 @@ class StoreOutput(Output[StoreIndex]):
         for i, result in engine.run(tokenize_sample, part_tasks(self._config, self._header, cuts)):
             assert isinstance(result, PartSample)  # None is risky.
             found[int(cuts[i].name)][1].append(result)
-        return self._inputs.sources, found, reading
+        return self._inputs.sources, found, reading, len(self._exclusions)
 
     def complete(self, engine: Engine, share: TaskShare, parts: Sequence[Mapping[str, FinishedPart]]) -> StoreIndex:
         """Write the index of the finished parts, see `Output`.

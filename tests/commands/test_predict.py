@@ -146,3 +146,19 @@ def test_slices_of_the_shared_corpora(name, shared_data, monkeypatch, tmp_path):
     options = {"tokenizer": shared_data / "tokenizers" / "minimind-chatml", "output": tmp_path / "out", **GROUPS}
     found = packer_cli.pack(path, dry_run=True, **options)
     close(found, packer_cli.pack(path, **options))
+
+
+@pytest.mark.parametrize("validation", ["25%", "75"])
+def test_what_is_excluded_or_set_aside(tokenizer: Path, tmp_path: Path, validation: str) -> None:
+    path, out = tmp_path / "texts.jsonl", tmp_path / "out"
+    path.write_bytes(as_lines(rows_of(400)))
+    (tmp_path / "remove.txt").write_text("".join(f"texts.jsonl:{line}\n" for line in range(1, 401, 4)))
+    options = {"tokenizer": tokenizer, "validation": validation, "exclude": tmp_path / "remove.txt", **GROUPS}
+    predicted = packer_cli.pack(path, output=out, dry_run=True, **options)
+    assert isinstance(predicted, DryRun)
+    manifest = packer_cli.pack(path, output=out, **options).manifest()
+    assert predicted.rejected == sum(source.read.rejected for source in manifest.sources) == 100
+    assert predicted.samples == 300
+    assert predicted.epoch_tokens == pytest.approx(manifest.counts.tokens, rel=0.15)
+    tokens = manifest.counts.tokens + packer_cli.PackedSet(out / "validation").manifest().counts.tokens
+    assert predicted.tokens == pytest.approx(tokens, rel=0.03)
