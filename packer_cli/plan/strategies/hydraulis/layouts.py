@@ -236,12 +236,12 @@ class StepPacker(PackingAlgorithm):
     """(some steps, all samples, tokens of a step, costs, GPUs) -> the layouts of all steps, int64[c, k]"""
 
 
-def _deal(step: Step, restarts: int, state: UInt64Array, pipeline_of: Int64Array) -> float:
-    return deal_to_pipelines(step, restarts, state, pipeline_of)
+def _deal(step: Step, state: UInt64Array, pipeline_of: Int64Array) -> float:
+    return deal_to_pipelines(step, state, pipeline_of)
 
 
-def _deal_as_printed(step: Step, restarts: int, state: UInt64Array, pipeline_of: Int64Array) -> float:
-    return deal_as_printed(step, restarts, state, pipeline_of)
+def _deal_as_printed(step: Step, state: UInt64Array, pipeline_of: Int64Array) -> float:
+    return deal_as_printed(step, state, pipeline_of)
 
 
 SEARCH = StepPacker(
