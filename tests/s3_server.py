@@ -29,6 +29,8 @@ class S3Server:
     """Share of requests that are carried out, and whose answer is cut off: before it begins, or in its middle."""
     latency: float = 0.0
     """Seconds that pass before a request is looked at."""
+    late: float = 0.0
+    """Share of requests that wait for another half second."""
     requests: list[str] = field(default_factory=list)
     """METHOD and path of each."""
     at_once: int = 0
@@ -81,7 +83,8 @@ def _handler(server: S3Server) -> Any:
             with lock:
                 waiting += 1
                 server.at_once = max(server.at_once, waiting)
-            time.sleep(server.latency)
+            is_late = server.late > 0 and server.random.random() < server.late
+            time.sleep(server.latency + 0.5 * is_late)
             with lock:
                 waiting -= 1
                 draw, half = server.random.random(), server.random.random() < 0.5

@@ -388,7 +388,7 @@ class PackedDataset(Dataset[Any]):
         self.__dict__.update(other.__dict__ | {"path": self.path, "_place": self._place})
 
     def close(self) -> None:
-        """Close the files, and wait for a shard that is being fetched; reading opens files again.
+        """Close the files, and wait for what is being fetched; reading opens files again.
 
         Call it before you move or remove the cache of a remote set in a running process. Batches remain valid.
         """

@@ -122,7 +122,7 @@ class ReadAhead:
         groups = self._manifest.groups
         num_rows = np.bincount(rows.columns["group"][rows.columns["shard"] >= 0], minlength=len(groups))
         replicas = [max(1, self._num_ranks // group.layout.num_gpus) for group in groups]
-        return {g for g, group in enumerate(groups) if 2 * num_rows[g] * replicas[g] >= group.num_packs}
+        return {g for g, group in enumerate(groups) if 2 * num_rows[g] * replicas[g] >= max(1, group.num_packs)}
 
     def _work(self) -> None:
         while True:

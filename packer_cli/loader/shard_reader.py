@@ -226,7 +226,8 @@ class ShardReader:
 
         def require(begin: int, end: int) -> None:
             likely = self._heads.get(folder, 0)
-            copy.require((begin, max(end, begin + likely)))
+            if not copy.has(begin, end):
+                copy.require((begin, max(end, begin + likely)))
             self._heads[folder] = max(end - begin, likely * 15 // 16)
 
         return require

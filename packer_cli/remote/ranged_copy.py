@@ -53,17 +53,23 @@ class RangedCopy:
         self._has_waited = False
         self.path, self.close = self.kept.path, self.kept.close
 
+    def has(self, begin: int, end: int) -> bool:
+        """Whether a range of the object is there."""
+        return bool(self._is_there[slice(*self._units(begin, end))].all())
+
     def require(self, *ranges: tuple[int, int]) -> None:
         """Fetch what is absent of ranges (begin, end) of the object. Raises as `RemotePath.read_range`."""
-        units = [(max(0, begin) // UNIT, -(-min(end, self._num_bytes) // UNIT)) for begin, end in ranges]
-        if all(self._is_there[first:stop].all() for first, stop in units):
+        if all(self.has(*each) for each in ranges):
             return
         self._has_waited = True
-        wanted = np.unique(np.concatenate([np.arange(*each) for each in units]))
+        wanted = np.unique(np.concatenate([np.arange(*self._units(*each)) for each in ranges]))
         absent = wanted[self._is_there[wanted] == 0]
         for run in np.split(absent, np.flatnonzero(np.diff(absent) > JOINED // UNIT) + 1):
             if len(run):
                 self._fetch(int(run[0]), int(run[-1]) + 1)
+
+    def _units(self, begin: int, end: int) -> tuple[int, int]:
+        return max(0, begin) // UNIT, -(-min(end, self._num_bytes) // UNIT)
 
     def take_waited(self) -> bool:
         """Whether bytes that were required since the last call were not there."""

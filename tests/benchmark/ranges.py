@@ -22,7 +22,7 @@ from tests.s3_server import s3_server
 
 NODE = 3
 """The node whose ranks read."""
-FAILING = {"slow_down": 0.05, "cut": 0.05}
+FAILING = {"slow_down": 0.05, "cut": 0.05, "late": 0.05}
 
 
 def serve(connection: Any) -> None:
@@ -78,7 +78,7 @@ def main() -> None:
         ):
             if "again" not in name:
                 shutil.rmtree(folder / "cache", ignore_errors=True)
-            ours.send({"latency": latency, "slow_down": 0.0, "cut": 0.0, **faults})
+            ours.send({"latency": latency, "slow_down": 0.0, "cut": 0.0, "late": 0.0, **faults})
             ours.recv()
             step = asked.step if latency else 0.0
             packs, waits = read_node("s3://bucket/out", asked.gpus, ranks, epoch, seconds=step, **options)

@@ -160,6 +160,8 @@ def test_ranges_are_fetched_once_and_joined_where_near(tmp_path: Path) -> None:
     assert copy.take_waited()
     copy.require((2 * UNIT, 5 * UNIT), (len(stored.data) - 1, len(stored.data)))
     assert not copy.take_waited()
+    assert copy.has(UNIT, 5 * UNIT)
+    assert not copy.has(0, 5 * UNIT)
     other = stored.open(tmp_path / "cache")  # of another process
     other.require((0, 6 * UNIT))
     assert stored.reads[2:] == [[0, 6 * UNIT]]
@@ -231,7 +233,8 @@ def s3() -> Any:
 def test_a_node_fetches_the_bytes_of_its_rows(
     gpus: int, iterations: int, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a cache of a tenth of the set, while a tenth of all requests fail."""
+    """With a cache of a tenth of the set, while a tenth of all requests fail, and one in 20 is slow."""
+    monkeypatch.setattr(s3, "late", 0.05)
     monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.01)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     options = {
@@ -263,5 +266,9 @@ def test_a_node_fetches_the_bytes_of_its_rows(
         assert wanted > 32_000 * len(found) * 0.9
         sent = sum(size for path, size in s3.sent.items() if "/shards/" in path)
         assert wanted < sent < most * wanted, (epoch, sent / wanted)
+        num_requests = len(s3.requests)
+        read_node(f"s3://{bucket}/out", gpus, ranks, epoch, storage_options=options, **cache)
+        asked = {request for request in s3.requests[num_requests:] if "/shards/" in request}
+        assert gpus == 32 or not asked  # A cache that holds the part of the node holds all that it needs.
         used = sum(512 * path.stat().st_blocks for path in cached(tmp_path / "cache"))
         assert used <= cache["cache_bytes"]
