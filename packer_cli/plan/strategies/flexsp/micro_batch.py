@@ -3,7 +3,7 @@
 This is the problem of FlexSP (arXiv 2412.01523, section 4.1), which `milp` solves exactly and this file by search. A
 *set of degrees* is a count for each degree; sum of degrees <= GPUs.
 
-1. Starts: equal groups of each degree, and what first-fit needs at a target time that a binary search lowers.
+1. Starts: a group of a degree that holds the longest sample, and others of each degree up to that.
 2. Hill climbing from the best starts: change a group's degree, then remove or add groups until the GPUs are used up;
    `timed_dealing.deal` times the result.
 3. The best sets found are dealt again and evened out.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer_cli.jit import njit
 from packer_cli.plan.core.cost import GroupCosts, KernelCosts
 from packer_cli.plan.core.types import BoolArray, Float64Array, Int64Array, UInt64Array
-from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, even_out, hash_of, seconds_of
+from packer_cli.plan.kernels.timed_dealing import Dealt, copy_to, deal, even_out, hash_of
 
 _POOL = 12
 """Sets of degrees to even out in the end, for small batches; fewer for large ones."""
@@ -111,12 +111,11 @@ def search(
     counts = np.zeros(len(degrees), dtype=np.int64)
     for kind in range(len(degrees)):
         if costs.capacity[kind] >= lengths[0]:
-            counts[:] = 0
-            fill_up(degrees, counts, num_gpus, kind)
-            _try(lengths, costs, counts, dealt, tried)
-    if _first_fit(lengths, costs, num_gpus, bound, counts, dealt):
-        fill_up(degrees, counts, num_gpus, np.int64(0))
-        _try(lengths, costs, counts, dealt, tried)
+            for others in range(kind + 1):
+                counts[:] = 0
+                counts[kind] = 1
+                fill_up(degrees, counts, num_gpus, others)
+                _try(lengths, costs, counts, dealt, tried)
 
     # Hill climbing, from the best set and then from others of the pool that it did not reach.
     left = _STEPS if pool_seconds[0] <= limit * (1 + _CLIMBS) else 0
@@ -174,60 +173,6 @@ def least_seconds(lengths: Int64Array, costs: KernelCosts, num_gpus: int) -> flo
         total += cheapest
         longest = max(longest, alone)
     return max(total / num_gpus, longest)
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def _is_within(costs: KernelCosts, kind: int, work: int, tokens: int, target: float) -> bool:
-    """Whether a group of this degree holds so many tokens and takes at most so many seconds."""
-    return tokens <= costs.capacity[kind] and seconds_of(costs.rates, kind, work, tokens) <= target
-
-
-@njit(cache=True, no_cpython_wrapper=True)
-def _first_fit(
-    lengths: Int64Array, costs: KernelCosts, num_gpus: int, bound: float, counts: Int64Array, dealt: Dealt
-) -> bool:
-    """Write to `counts` the groups that first-fit opens at the least target time at which the GPUs are enough.
-
-    Longest first, each sample to the first group that stays within the target; else to a new one of the least degree
-    that does.
-    """
-    tokens, work, gpus = dealt.tokens, dealt.work, costs.rates[5]
-    kinds = np.empty(len(tokens), dtype=np.int64)
-    found = np.zeros(len(counts), dtype=np.int64)
-    low, high = bound, 8 * bound
-    is_found = False
-    for _ in range(14):
-        target = high if not is_found else (low + high) / 2
-        used, groups, fits = 0.0, 0, True
-        for i in range(len(lengths)):
-            length = lengths[i]
-            square = length * length
-            at = 0
-            while at < groups and not _is_within(costs, kinds[at], work[at] + square, tokens[at] + length, target):
-                at += 1
-            if at == groups:
-                own = 0
-                while own < len(gpus) and not _is_within(costs, own, square, length, target):
-                    own += 1
-                if own == len(gpus) or used + gpus[own] > num_gpus:
-                    fits = False
-                    break
-                kinds[at], tokens[at], work[at] = own, 0, 0
-                used += gpus[own]
-                groups += 1
-            tokens[at] += length
-            work[at] += square
-        if fits:
-            found[:] = 0
-            for p in range(groups):
-                found[kinds[p]] += 1
-            is_found, high = True, target
-        elif not is_found:
-            return False
-        else:
-            low = target
-    copy_to(found, counts)
-    return True
 
 
 @njit(cache=True, no_cpython_wrapper=True)
