@@ -13,6 +13,12 @@ from numpy.typing import NDArray
 from packer_cli.format.arrays import Columns
 from packer_cli.format.ragged import Int64Array, Lists, expand, offsets_of, owners
 
+_VIEW = np.dtype([("size", "<i4"), ("inline", "u1", 12)])
+_INLINE = 12
+"""Most bytes of a span that Arrow keeps in the view itself; longer ones are (prefix, number of buffer, offset)."""
+_REACH = 2**30
+"""The latest begin of a span in its buffer, since offsets are int32."""
+
 
 class Among:
     """Places of values in many arrays, to take the values out without joining the arrays."""
@@ -56,12 +62,30 @@ def take_lists(arrays: Arrays, batch: Int64Array, row: Int64Array, *names: str) 
 def copy_spans(
     buffers: Sequence[pa.Buffer], number: Int64Array, begin: Int64Array, size: Int64Array
 ) -> NDArray[np.uint8]:
-    """Copy the bytes of m spans, in order: uint8[sum of sizes], writable. Price: 0.5 us a span, and a copy.
+    """Copy the bytes of m spans, in order, by Arrow: uint8[sum of sizes], writable. O(bytes), without the GIL.
+
+    The spans become an Arrow array of binary views, which Arrow copies into one run of memory.
 
     Args:
         number: int64[m], index of each span's buffer.
-        begin, size: int64[m], bytes. The caller guarantees that the spans lie in their buffers.
+        begin, size: int64[m], bytes; a size is at least 1. The caller guarantees that the spans lie in their buffers.
     """
-    views = [memoryview(each) for each in buffers]
-    spans = zip(number.tolist(), begin.tolist(), (begin + size).tolist(), strict=True)
-    return np.frombuffer(bytearray().join([views[of][start:stop] for of, start, stop in spans]), dtype=np.uint8)
+    num_bytes = int(size.sum())
+    assert size.max(initial=0) < 2**31
+    windows, window = np.unique(begin // _REACH * len(buffers) + number, return_inverse=True)
+    begin = begin % _REACH
+    reached = [buffers[w % len(buffers)].slice(w // len(buffers) * _REACH) for w in windows.tolist()]
+    views = np.zeros(len(size), dtype=_VIEW)
+    views["size"] = size
+    views["inline"].view("<i4")[:, 1] = window
+    views["inline"].view("<i4")[:, 2] = begin
+    short = np.flatnonzero(size <= _INLINE)
+    # Their bytes stand in their views, followed by zeros. Price: a few us for each buffer.
+    short = short[np.argsort(window[short], kind="stable")]
+    place = np.arange(_INLINE)
+    for rows in np.split(short, np.flatnonzero(np.diff(window[short])) + 1) if len(short) else ():
+        source = np.frombuffer(reached[window[rows[0]]], dtype=np.uint8)
+        within = place < views["size"][rows, None]
+        views["inline"][rows] = source[np.minimum(begin[rows, None] + place, len(source) - 1)] * within
+    array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *reached])
+    return np.frombuffer(array.cast(pa.large_binary()).buffers()[2], dtype=np.uint8, count=num_bytes)

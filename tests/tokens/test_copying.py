@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +19,15 @@ def cases(draw):
     return buffers, places
 
 
+@pytest.mark.parametrize("reach", [copying._REACH, 13, 40])
 @given(case=cases())
 @settings(max_examples=60)
-def test_spans_are_what_slices_are(case):
+def test_spans_are_what_slices_are(reach, case):
     buffers, places = case
     columns = np.array(places, dtype=np.int64).reshape(-1, 3).T
-    copied = copying.copy_spans([pa.py_buffer(data) for data in buffers], *columns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copying, "_REACH", reach)  # What 2 GiB would need: spans cut, and buffers passed in windows.
+        copied = copying.copy_spans([pa.py_buffer(data) for data in buffers], *columns)
     assert copied.tobytes() == b"".join(buffers[n][begin : begin + size] for n, begin, size in places)
     assert copied.flags.writeable
 
