@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from packer_cli.commands.groups import groups
     from packer_cli.commands.init import init
     from packer_cli.commands.pack import PackedSet, pack
-    from packer_cli.commands.plan import Plan, plan
+    from packer_cli.commands.planned import Plan, plan
     from packer_cli.commands.rebalance import rebalance
     from packer_cli.commands.report import report
     from packer_cli.commands.simulate import simulate
@@ -70,9 +70,10 @@ provide(
     {name: f"packer_cli.commands.{name}" for name in __all__}
     | {
         "PackedSet": "packer_cli.commands.pack",
-        "Plan": "packer_cli.commands.plan",
+        "Plan": "packer_cli.commands.planned",
         "append": "packer_cli.commands.stages",
         "on_progress": "packer_cli.engine.progress",
+        "plan": "packer_cli.commands.planned",
         "prune": "packer_cli.commands.versions",
         "restore": "packer_cli.commands.versions",
         "show_progress": "packer_cli.cli.console",

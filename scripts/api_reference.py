@@ -24,7 +24,7 @@ from packer_cli.commands.doctor import Check, Checkup
 from packer_cli.commands.export import Exported
 from packer_cli.commands.find import Place, Places
 from packer_cli.commands.init import WrittenConfig
-from packer_cli.commands.plan import Iteration, Iterations, MicroBatch, Stats
+from packer_cli.commands.planned import Iteration, Iterations, MicroBatch, Stats
 from packer_cli.commands.predict import DryRun, PredictedRun
 from packer_cli.commands.rebalance import Rebalanced
 from packer_cli.commands.report import Report

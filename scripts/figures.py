@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packer_cli.commands.plan_store import plan_cut
+from packer_cli.commands.plan import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.analytic import analytic_model, parse_gpu

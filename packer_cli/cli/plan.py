@@ -38,7 +38,7 @@ def command(store: str, output: str | None, **values: Any) -> None:
         hbpack plan STORE --gpus 4
     """
     folder = output or store
-    from packer_cli.commands.plan_store import run_plan
+    from packer_cli.commands.plan import run_plan
 
     run_plan(values, as_path(store), as_path(folder))
     from packer_cli.cli.print_set import print_set

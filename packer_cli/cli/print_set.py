@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from packer_cli.cli.console import print_json, print_line, print_note, print_tables, say_next, say_set, shown_command
 from packer_cli.commands.inputs import parts_of_epoch
-from packer_cli.commands.plan import Plan, read_planned
+from packer_cli.commands.planned import Plan, read_planned
 from packer_cli.compare.outcome import PlanSimulation, savings
 from packer_cli.config import GpuConfig, TrainConfig
 from packer_cli.config.fields import ABILITIES, asked_of_trainer

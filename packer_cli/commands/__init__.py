@@ -2,10 +2,10 @@
 
 ::
 
-    pack.py -> pack_corpus.py: tokenize.py -> plan_store.py -> write.py; append.py    make a packed set
+    pack.py -> pack_corpus.py: tokenize.py -> plan.py -> write.py; append.py    make a packed set
     rebalance.py, export.py, verify.py, status.py                       work on a packed set
-    plan.py, stats.py, compare.py, groups.py, simulate.py, report.py    study lengths and plans
-    plan_store.py       a token store to a checked plan; plan_notes.py: what it leaves out, and notes on it
+    planned.py, stats.py, compare.py, groups.py, simulate.py, report.py    study lengths and plans
+    plan.py             a token store to a checked plan; plan_notes.py: what it leaves out, and notes on it
     arguments.py        Python's arguments; option_types.py: their types, generated from the config models
     engines.py          the processes that commands run on
     output_folder.py    checks and locks the output folder, keeps OUT/validation in step, writes `rejected.jsonl`

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.commands.arguments import Inputs, corpus_of, listed, takes
-from packer_cli.commands.plan_store import resolve_for, say_choice
+from packer_cli.commands.plan import resolve_for, say_choice
 from packer_cli.commands.samples import read_samples
 from packer_cli.compare import Comparison as ComparedPlans
 from packer_cli.compare import compare as compare_plans

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.commands.arguments import StrPath, path_names
-from packer_cli.commands.plan import Plan, read_planned
+from packer_cli.commands.planned import Plan, read_planned
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.ranks import locate_packs
 from packer_cli.format.versions import plan_file, set_at

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.commands.arguments import Inputs, corpus_of, takes
-from packer_cli.commands.plan_store import sizes_for
+from packer_cli.commands.plan import sizes_for
 from packer_cli.commands.samples import read_samples
 from packer_cli.config import AUTO, AutoGroupsConfig, PlanConfig, TokenizeConfig, WorkersConfig, option_name, validate
 from packer_cli.config.fields import default_of

@@ -17,7 +17,7 @@ from packer_cli.tables.table import table_of_values, tables_html
 
 if TYPE_CHECKING:
     from packer_cli.commands.option_types import BoundOptions, CallOfPack
-    from packer_cli.commands.plan import Plan, Stats
+    from packer_cli.commands.planned import Plan, Stats
     from packer_cli.commands.predict import DryRun
     from packer_cli.format.manifest import Manifest
 
@@ -114,7 +114,7 @@ class PackedSet:
 
     @cached_property
     def _plan(self) -> Plan:
-        from packer_cli.commands.plan import read_planned
+        from packer_cli.commands.planned import read_planned
 
         return read_planned(self._path)
 

@@ -38,7 +38,7 @@ def pack_corpus(
         command: the `hbpack` command that makes the version.
     """
     # Loads numba, 0.3 s: the folder is checked by now.
-    from packer_cli.commands.plan_store import check_options, make_plan
+    from packer_cli.commands.plan import check_options, make_plan
     from packer_cli.config.resolve import resolve
 
     checked = check_options(plan, tokenize.unit)

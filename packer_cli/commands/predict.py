@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.commands.output_folder import refuse_other, require_usable
-from packer_cli.commands.plan_store import check_options
+from packer_cli.commands.plan import check_options
 from packer_cli.commands.tokenize import CorpusStore
 from packer_cli.commands.write import refuse_index
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig

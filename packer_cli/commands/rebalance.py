@@ -19,7 +19,7 @@ import numpy as np
 
 from packer_cli.commands.arguments import StrPath, takes
 from packer_cli.commands.output_folder import locked_output
-from packer_cli.commands.plan_store import predicted
+from packer_cli.commands.plan import predicted
 from packer_cli.config import PlannedConfig, validate
 from packer_cli.config.plan_options import Decisions
 from packer_cli.config.resolve import build, require_plan

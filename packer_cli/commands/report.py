@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from packer_cli.commands.arguments import Lengths, StrPath, plan_config_of, refuse_given, takes
 from packer_cli.commands.pack import PackedSet
-from packer_cli.commands.plan import Plan, plan_in_memory, read_planned
+from packer_cli.commands.planned import Plan, plan_in_memory, read_planned
 from packer_cli.commands.samples import find, require_samples
 from packer_cli.commands.simulate import simulate_plan
 from packer_cli.commands.stats import unplanned_stats

@@ -11,7 +11,7 @@ import orjson
 from packer_cli.commands.arguments import Inputs, StrPath, is_paths, path_names, refuse_given, takes
 from packer_cli.commands.compare import Comparison, run_compare
 from packer_cli.commands.pack import PackedSet
-from packer_cli.commands.plan import Plan, read_planned
+from packer_cli.commands.planned import Plan, read_planned
 from packer_cli.commands.samples import look_at
 from packer_cli.compare.outcome import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, TrainConfig, WorkersConfig, validate

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from packer_cli.commands.arguments import Lengths, plan_config_of, takes
 from packer_cli.commands.inputs import with_store
-from packer_cli.commands.plan import Stats, plan_in_memory, read_planned
+from packer_cli.commands.planned import Stats, plan_in_memory, read_planned
 from packer_cli.commands.samples import find, require_samples
 from packer_cli.config import BoundConfig, PlanConfig, validate
 from packer_cli.format.versions import plan_file

@@ -20,9 +20,9 @@ from packer_cli.remote.path import RemotePath, as_path, is_remote, paths_below
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.versions import is_begun, make_current, take_plan
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.tokens.agreement import remove_stale
 from packer_cli.tokens.derived import say_derived
 from packer_cli.tokens.index import TOKENS, WORK, read_index
-from packer_cli.tokens.share import remove_stale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The tokenize stage: inputs to a finished token store, in parallel, reusing finished parts.
 
-The tasks of a job array make their shares of the parts; `packer_cli.tokens.share` has the facts that tasks agree on.
+The tasks of a job array make their shares of the parts, and agree on the facts in `packer_cli.tokens.agreement`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from packer_cli.files import intact_or_none
 from packer_cli.format.tokens import SampleOptions, TokenizerInfo
 from packer_cli.remote.path import paths_below
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.tokens.agreement import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
 from packer_cli.tokens.choices import changed, choices
 from packer_cli.tokens.exclusions import Exclusions
 from packer_cli.tokens.index import INDEX_NAME, TOKENS, WORK, PartInfo, StoreIndex, read_index
@@ -41,7 +42,6 @@ from packer_cli.tokens.known_inputs import KnownInputs, KnownSlice
 from packer_cli.tokens.limits import require_accepted
 from packer_cli.tokens.part import Description, PartFacts, PartTask, part_tasks, work
 from packer_cli.tokens.part_sample import PartSample, tokenize_sample
-from packer_cli.tokens.share import agreed, index_of, names_of, no_data, remove_stale, require_one_version, vouches
 from packer_cli.tokens.tokenizer.files import writes_date
 from packer_cli.tokens.tokenizer.loading import read_template
 

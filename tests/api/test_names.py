@@ -56,7 +56,7 @@ import packer_cli as hbpack
 from packer_cli import plan
 from packer_cli.plan.core.groups import Group
 import packer_cli.compare.rows, packer_cli.simulate.epoch
-assert plan is hbpack.plan and plan.__module__ == "packer_cli.commands.plan", plan
+assert plan is hbpack.plan and plan.__module__ == "packer_cli.commands.planned", plan
 assert callable(hbpack.compare) and callable(hbpack.simulate)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from packer_cli.commands.plan_store import plan_cut
+from packer_cli.commands.plan import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.format.metrics import Metrics

@@ -10,7 +10,7 @@ from typing import Any
 
 import packer_cli
 from packer_cli.cli import plan as cli_plan
-from packer_cli.commands import plan_store
+from packer_cli.commands.plan import make_plan, run_plan
 from packer_cli.config import resolve
 from packer_cli.plan.build import build_plan
 
@@ -73,7 +73,7 @@ def test_few_functions_lie_between_the_options_and_the_plan(hbpack, tokenizer, c
     assert hbpack("plan", *words, "-o", tmp_path / "first").code == 0  # Imports what the road needs.
     codes = entered(hbpack, *words, "-o", tmp_path / "second")
     road = [code for code in codes if code not in of_rooms(codes, OF_THE_STORE + OF_THE_PLAN)]
-    known = (cli_plan.command.callback, plan_store.run_plan, plan_store.make_plan, resolve.resolve)
+    known = (cli_plan.command.callback, run_plan, make_plan, resolve.resolve)
     assert {inspect.unwrap(each).__code__ for each in known} <= set(road)
     assert codes[-1] is build_plan.__code__
     names = [f"{place(code)}: {code.co_qualname}" for code in road]

@@ -11,7 +11,7 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
-from packer_cli.commands.plan import read_planned
+from packer_cli.commands.planned import read_planned
 from packer_cli.errors import ConfigError, HbpackError, InputError
 from packer_cli.format.manifest import SetFolder
 from packer_cli.format.ranks import read_rank_rows

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packer_cli.commands import plan_store
-from packer_cli.commands.plan_store import plan_cut
+from packer_cli.commands import plan
+from packer_cli.commands.plan import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.engine import local
@@ -76,7 +76,7 @@ def test_quotas_of_groups_around_it_count(tmp_path, monkeypatch, line):
 
 @pytest.mark.parametrize(("weight", "number"), [(1.0, "300,000"), (3e5, "90,000,000,000")])
 def test_too_many_samples(monkeypatch, weight, number):
-    monkeypatch.setattr(plan_store, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(plan, "available_memory", lambda: 2**20)
     samples = Samples(
         lengths=np.full(300_000, 5, dtype=np.int32), sources=np.zeros(300_000, dtype=np.int8), weights=(weight,)
     )
@@ -91,5 +91,5 @@ def test_too_many_samples(monkeypatch, weight, number):
 
 
 def test_enough_memory(monkeypatch):
-    monkeypatch.setattr(plan_store, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(plan, "available_memory", lambda: 2**20)
     assert len(plan_cut(Samples(lengths=np.full(1000, 5, dtype=np.int32)), RESOLVED)[0].pieces) == 1000

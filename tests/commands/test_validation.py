@@ -12,7 +12,7 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
-from packer_cli.commands import plan_store, rebalance, write
+from packer_cli.commands import plan, rebalance, write
 from packer_cli.config.fields import read_validation
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset
@@ -152,7 +152,7 @@ def test_a_killed_run_goes_on(packed, chats, pack, tmp_path, monkeypatch, call):
         return wrapped
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan_store, "write_plan", killing(plan_store.write_plan))
+        patch.setattr(plan, "write_plan", killing(plan.write_plan))
         patch.setattr(write.SetWriter, "complete", killing(write.SetWriter.complete))
         pack(tmp_path / "out", chats, "--validation", "10%", code=130)
     assert not (tmp_path / "out/hbpack.json").exists()

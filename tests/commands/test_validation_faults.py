@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packer_cli.cli.main import main
-from packer_cli.commands import plan_store, rebalance
+from packer_cli.commands import plan, rebalance
 from packer_cli.files import remove_folder
 from tests.cli_runner import run
 from tests.commands.conftest import GROUPS
@@ -38,7 +38,7 @@ def state(out: Path) -> dict[str, str] | None:
 class TestASetThatIsDropped:
     def test_stays_beside_the_set_until_its_version_ends(self, out, packed, chats, pack, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(plan_store, "write_plan", raising(KeyboardInterrupt))
+            patch.setattr(plan, "write_plan", raising(KeyboardInterrupt))
             pack(out, chats, code=130)
         assert run(main, "write", out).code == 0  # The plan that is there sets samples aside.
         assert run(main, "verify", out).code == 0
@@ -46,7 +46,7 @@ class TestASetThatIsDropped:
 
     def test_is_removed_by_pack_where_the_run_was_killed(self, out, chats, pack, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(plan_store, "remove_validation", raising(KeyboardInterrupt))
+            patch.setattr(plan, "remove_validation", raising(KeyboardInterrupt))
             pack(out, chats, code=130)
         assert (out / "validation/plan.arrow").exists()
         assert run(main, "verify", out).code == 0

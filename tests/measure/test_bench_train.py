@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from packer_cli.commands.plan_store import plan_cut
+from packer_cli.commands.plan import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.resolve import resolve
 from packer_cli.cost.profile import IterationRow, Profile

@@ -10,7 +10,7 @@ import pytest
 
 import packer_cli as hbpack
 from packer_cli.cli.main import main
-from packer_cli.commands import plan_store
+from packer_cli.commands.plan import predicted as with_prediction
 from packer_cli.commands.rebalance import plan_in_force
 from packer_cli.config.fields import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model, model_values
@@ -138,7 +138,7 @@ def test_the_model_in_a_plan_predicts_as_the_one_that_was_given(repo, gpu):
 def test_a_model_of_another_release_is_left_out(predicted, capsys):
     header, (plan, _) = read_plan_header(predicted / "plan.arrow"), read_plan(predicted / "plan.arrow")
     other = header.config.model_copy(update={"gpu_model": {"cost": {}}})
-    assert plan_store.predicted(plan, other) is plan
+    assert with_prediction(plan, other) is plan
     assert "the steps get no predicted seconds: it lacks memory" in capsys.readouterr().err
 
 

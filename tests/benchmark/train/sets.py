@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.cli.main import main as hbpack
-from packer_cli.commands.plan_store import plan_cut
+from packer_cli.commands.plan import plan_cut
 from packer_cli.config import PlanConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.resolve import resolve

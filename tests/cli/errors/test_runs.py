@@ -76,12 +76,12 @@ def test_running_out_of_memory_advises_workers_only_where_there_are_some(monkeyp
 
 
 def test_running_out_of_memory_is_one_line(pack, chats, monkeypatch):
-    import packer_cli.commands.plan_store
+    import packer_cli.commands.plan
 
     def plan(*_):
         raise MemoryError
 
-    monkeypatch.setattr(packer_cli.commands.plan_store, "plan_cut", plan)
+    monkeypatch.setattr(packer_cli.commands.plan, "plan_cut", plan)
     done = pack(chats)
     assert done.code == 1
     assert done.stderr.splitlines()[-1] == (
