@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from packaging.version import Version
 
-from .helpers import read_all, write_jsonl
+from .helpers import CHAT, read_all, write_jsonl
 
 NEEDS_ARROW_25 = pytest.mark.skipif(
     Version(pa.__version__) < Version("25"), reason="earlier versions of pyarrow cannot read any row of the batch"
@@ -98,3 +98,12 @@ def test_entries_of_a_dictionary_may_be_of_any_kind(tmp_path, kind) -> None:
     documents, rejects = read_all(tmp_path / "a.arrow")
     assert [(document.line, document.text) for document in documents] == [(1, "Ho"), (3, "Hi"), (4, "Ho")]
     assert [reject.line for reject in rejects] == [2]
+
+
+def test_runs_of_equal_rows_are_as_many_records(tmp_path) -> None:
+    chat = CHAT["messages"]
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([chat, chat[1:]]))
+    as_file(pa.table({"messages": runs}), tmp_path / "a.arrow")
+    documents, rejects = read_all(tmp_path / "a.arrow")
+    assert not rejects
+    assert [document.messages for document in documents] == [chat, chat, chat[1:]]

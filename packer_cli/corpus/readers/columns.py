@@ -265,7 +265,7 @@ def _reader(kind: pa.DataType, *, is_message: bool = True) -> Callable[[Any], An
     """
     if isinstance(kind, pa.JsonType):
         return read_json
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _reader(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _reader(kind.storage_type)
