@@ -85,6 +85,7 @@ class Sampler:
         """Records of the samples with something that is not written, by what it is."""
         self._has_eos = True
         self._form: AlpacaForm = "stanford"
+        rules = ReadRules(batch_bytes=1 << 16)
         if tokenizer is not None:
             from packer_cli.format.tokens import SampleOptions
             from packer_cli.tokens.encode.encoder import Encoder
@@ -97,7 +98,8 @@ class Sampler:
             options = SampleOptions(append_eos="auto" if self._has_eos else "never")
             self._encoder = Encoder(Backends(loaded), options)
             self.unused = self._encoder.unused
-        self._reader = SliceReader(alpaca_form=self._form, rules=ReadRules(batch_bytes=1 << 16))
+            rules = replace(rules, vocab_size=loaded.vocab_size)
+        self._reader = SliceReader(alpaca_form=self._form, rules=rules)
 
     def look(self, text: str) -> Look:
         """Look at an input.

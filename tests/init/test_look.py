@@ -56,3 +56,11 @@ def test_records_that_begin_at_a_border_of_places_are_read_once(tmp_path, monkey
         assert len(line) == length
         (tmp_path / "a.jsonl").write_text(line * 50)
         assert Sampler(None).look(str(tmp_path / "a.jsonl")).num_records == pytest.approx(50)
+
+
+def test_ids_that_the_tokenizer_lacks_are_rejected(tmp_path, repo):
+    (tmp_path / "a.jsonl").write_text('{"input_ids": [5, 6]}\n{"input_ids": [5, 70000]}\n')
+    look = Sampler(str(repo / "examples/sample/tokenizer")).look(str(tmp_path / "a.jsonl"))
+    assert look.lengths == [2]
+    (reject,) = look.rejects
+    assert ":2: input_ids[1] is 70000; the tokenizer's ids are" in reject
