@@ -44,6 +44,9 @@ def make_broken(tmp_path):
     (tmp_path / "x.tiktoken").write_text("")
     (tmp_path / "x.model").write_text("not a model")
     (tmp_path / "x.bin").write_text("")
+    (tmp_path / "pair").mkdir()
+    for name, text in (("vocab.json", "{}"), ("merges.txt", ""), ("tokenizer_config.json", "{")):
+        (tmp_path / "pair" / name).write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,7 @@ def make_broken(tmp_path):
         ),
         ("x.model", ": cannot be loaded as a tokenizer (...); FORMS"),
         ("x.bin", ": unsupported kind of file; FORMS"),
+        ("pair/vocab.json", ": tokenizer_config.json is not readable JSON (...); FORMS"),
         ("missing", ": no such file or folder; FORMS"),
         ("missing/tokenizer.json", ": no such file or folder; FORMS"),
     ],

@@ -138,7 +138,7 @@ def _looks_like_path(path: str) -> bool:
 def _load_folder(folder: Path, shown: str) -> Any:
     tokenizer_file = folder / "tokenizer.json"
     if tokenizer_file.is_file():
-        return _generic(folder) if _is_generic(folder) else _auto(str(folder))
+        return _generic(folder) if _is_generic(folder, shown) else _auto(str(folder))
     if models := sorted(folder.glob("*.model")):
         return _load_sentencepiece(models[0], shown)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
@@ -182,11 +182,11 @@ def _read_json(file: Path, shown: str) -> dict[str, Any]:
     return value
 
 
-def _is_generic(folder: Path) -> bool:
+def _is_generic(folder: Path, shown: str) -> bool:
     """Whether AutoTokenizer would choose the generic class for a folder."""
     if (folder / "config.json").exists():
         return False
-    config = _read_config(folder, str(folder))
+    config = _read_config(folder, shown)
     return config.get("tokenizer_class") in _GENERIC_CLASSES and "auto_map" not in config
 
 
@@ -256,7 +256,7 @@ def _normalize_as_sentencepiece(hf: Any, file: Path) -> None:
 
 def _load_gpt2(folder: Path, shown: str) -> Any:
     """Load vocab.json and merges.txt: byte-level BPE like GPT-2's, without a space put before the text."""
-    if not _is_generic(folder):
+    if not _is_generic(folder, shown):
         return _auto(str(folder))
     from transformers.models.gpt2.tokenization_gpt2 import GPT2Tokenizer
 
