@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.remote.file_cache import SPARSE, FileCache
 from packer_cli.remote.path import RemotePath
@@ -46,24 +47,21 @@ class RangedCopy:
         self._cache, self._object, self._num_bytes = cache, path, num_bytes
         self._lock_begin = int(xxh3[:7], 16) << 34
         self.kept = cache.open_sparse(ranges_name(xxh3, num_bytes), num_bytes + -(-num_bytes // UNIT))
-        mapped = pa.memory_map(f"/dev/fd/{self.kept.descriptor}").read_buffer()
-        self.data: Any = mapped.slice(0, num_bytes)
+        self.data: Any = pa.memory_map(f"/dev/fd/{self.kept.descriptor}").read_buffer().slice(0, num_bytes)
         """`pa.Buffer` of the object's size; zeros where nothing was fetched."""
-        self._is_there = np.frombuffer(mapped, np.uint8, offset=num_bytes)
         self._has_waited = False
         self.path, self.close = self.kept.path, self.kept.close
 
     def has(self, begin: int, end: int) -> bool:
         """Whether a range of the object is there."""
-        return bool(self._is_there[slice(*self._units(begin, end))].all())
+        return 0 not in self._marks(*self._units(begin, end))
 
     def require(self, *ranges: tuple[int, int]) -> None:
         """Fetch what is absent of ranges (begin, end) of the object. Raises as `RemotePath.read_range`."""
         if all(self.has(*each) for each in ranges):
             return
         self._has_waited = True
-        wanted = np.unique(np.concatenate([np.arange(*self._units(*each)) for each in ranges]))
-        absent = wanted[self._is_there[wanted] == 0]
+        absent = np.unique(np.concatenate([self._absent(*self._units(*each)) for each in ranges]))
         for run in np.split(absent, np.flatnonzero(np.diff(absent) > JOINED // UNIT) + 1):
             if len(run):
                 self._fetch(int(run[0]), int(run[-1]) + 1)
@@ -78,7 +76,7 @@ class RangedCopy:
 
     def _fetch(self, first: int, stop: int) -> None:
         with self._locked(first, stop - first):
-            absent = first + np.flatnonzero(self._is_there[first:stop] == 0)
+            absent = self._absent(first, stop)
             if not len(absent):  # Another process was faster.
                 return
             first, stop = int(absent[0]), int(absent[-1]) + 1
@@ -87,6 +85,15 @@ class RangedCopy:
             assert descriptor is not None
             self._cache.write(descriptor, data, begin)
             self._cache.write(descriptor, bytes([1]) * (stop - first), self._num_bytes + first)
+
+    def _absent(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Find the units that are not there."""
+        return first + np.flatnonzero(np.frombuffer(self._marks(first, stop), np.uint8) == 0)
+
+    def _marks(self, first: int, stop: int) -> bytes:
+        """Read the marks of units, not in the mapped file: on a tmpfs that is full, that would be SIGBUS."""
+        assert self.kept.descriptor is not None
+        return os.pread(self.kept.descriptor, max(0, stop - first), self._num_bytes + first)
 
     @contextmanager
     def _locked(self, first: int, num: int) -> Iterator[None]:

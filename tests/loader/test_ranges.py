@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -170,6 +171,19 @@ def test_ranges_are_fetched_once_and_joined_where_near(tmp_path: Path) -> None:
     assert not any(bytes(copy.data)[6 * UNIT : 399 * UNIT])
     num_bytes = 512 * os.stat(copy.path).st_blocks
     assert num_bytes <= 5 * 4096
+
+
+def test_looking_for_ranges_takes_no_memory_of_a_tmpfs(tmp_path: Path) -> None:
+    """Reading an absent page of a mapped file takes some; the process would end with SIGBUS if there is none."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        pytest.skip("there is no tmpfs")
+    with TemporaryDirectory(dir=shared) as folder:
+        copy = Object(tmp_path).open(Path(folder))  # Its log is a folder, so that reading fails.
+        with pytest.raises(IsADirectoryError):
+            copy.require((0, 9 * UNIT))
+        assert os.stat(copy.path).st_blocks == 0
+        copy.close()
 
 
 def _require(folder: Path, log: Path, start: Any, begin: int) -> None:
