@@ -11,7 +11,6 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.formats import transfer
 from packer_cli.loader.formats.base import Batch
 from tests.loader.trees import FLAT_FORMATS, batch_of
 from tests.naive.trees import Branch, pack_of
@@ -37,9 +36,7 @@ def assert_same(got: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FLAT_FORMATS)
-@pytest.mark.parametrize("most_bytes", [transfer.MOST_BYTES, -1], ids=["pipe", "shared memory"])
-def test_every_format_comes_through(packed: Any, name: str, most_bytes: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(transfer, "MOST_BYTES", most_bytes)
+def test_every_format_comes_through(packed: Any, name: str) -> None:
     dataset = PackedDataset(packed.path, 1, packed.num_gpus, format=name)
     for i in range(0, len(dataset), 5):
         batch = dataset[i] if name != "torchtitan" else dataset[i][0]
