@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812
 
 from packer_cli.cost.profile import PieceRow
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
-from packer_cli.loader.parallel import ulysses_attention
+from packer_cli.loader.parallel import packed_attention, ulysses_attention
 from packer_cli.measure.device import Device
 
 
@@ -36,45 +34,9 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Te
 """(query [t, heads, dim], key and value [u, kv_heads, dim], segments) -> [t, heads, value dim]"""
 
 
-CPU_TILE = 128
-"""Queries of a call on a CPU, as many as in a tile of a GPU's kernel. torch's CPU kernel chooses its blocks by the
-number of queries, so its time jumps where they change, which neither the squared length nor the length follows.
-Joining the tiles keeps attention's output twice until backward, so peaks on a CPU are that much too high."""
-
-
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """Run scaled_dot_product_attention on each sample, or on a CPU on each `CPU_TILE` of its queries; any device."""
-    on_cpu, most_keys = query.device.type == "cpu", max(segments.keys)
-    rows = CPU_TILE if on_cpu else max(segments.queries)
-    mask = None
-    if on_cpu or segments.queries != segments.keys:
-        mask = _causal_mask(rows, most_keys, query.dtype, query.device)
-    parts = (
-        x.transpose(0, 1)[None].split(sizes, dim=2)
-        for x, sizes in ((query, segments.queries), (key, segments.keys), (value, segments.keys))
-    )
-    outputs = []
-    for q, k, v in zip(*parts, strict=True):
-        before = k.shape[2] - q.shape[2]
-        for tile in q.split(rows, dim=2):
-            after = before + tile.shape[2]
-            output = F.scaled_dot_product_attention(
-                tile, k[:, :, :after], v[:, :, :after], enable_gqa=True, is_causal=mask is None,
-                attn_mask=None if mask is None else mask[: after - before, most_keys - before :][:, :after],
-            )  # fmt: skip
-            outputs.append(output[0])
-            before = after
-    # Do not copy a single output: backward would keep the copy, which other kernels do not make.
-    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).transpose(0, 1)
-
-
-@lru_cache(maxsize=1)  # All layers share it, and each call for a row takes a part.
-def _causal_mask(rows: int, most_keys: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Make [rows, most_keys + rows] to add to scores: row i sees columns up to `most_keys + i`.
-
-    Queries that come after `before` keys take the columns from `most_keys - before` on.
-    """
-    return torch.full((rows, most_keys + rows), -torch.inf, dtype=dtype, device=device).triu_(most_keys + 1)
+    """Attend as the loader does on any device, sample by sample."""
+    return packed_attention(query, key, value, segments.cu_queries, cu_seqlens_k=segments.cu_keys)
 
 
 def _flash_attn() -> Kernel:
