@@ -26,9 +26,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
 SPARSE = ".ranges"
 """Suffix of sparse files."""
-_SHARE_CHECKED = 256
-"""Processes see to the bound of the cache after writing each 1/256 of it into sparse files, and then make room for as
-much of 16 of them."""
+_SHARE_CHECKED = 1024
+"""Processes see to the bound of the cache after writing each 1/1024 of it into sparse files, and then make room for as
+much of 64 of them: eight ranks with seven workers each."""
 _POLL_SECONDS = 0.02
 """Seconds between checks of a file that another process is fetching."""
 _QUIET_SECONDS = 600
@@ -139,7 +139,7 @@ class FileCache:
         if self._unchecked * _SHARE_CHECKED > self.max_bytes:
             self._unchecked = 0
             with self._exclusively():
-                has_room = self._make_room(16 * self.max_bytes // _SHARE_CHECKED)
+                has_room = self._make_room(64 * self.max_bytes // _SHARE_CHECKED)
             if not has_room:
                 self._warn()
         with self._naming_full_disk(len(data)):

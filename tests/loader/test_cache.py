@@ -56,6 +56,21 @@ def test_processes_that_share_a_cache_warn_once(tmp_path: Path) -> None:
     assert [warnings_of(name) for name in ("four", "five")] == [1, 0]
 
 
+def test_the_ranks_of_a_node_and_their_workers_keep_the_bound(tmp_path: Path) -> None:
+    """Even if 64 processes write at the same pace, so that all see to the bound at the same time."""
+    size = 16 << 10
+    caches = [FileCache(tmp_path, 2048 * size) for _ in range(64)]
+    most = 0
+    for turn in range(50):
+        for number, cache in enumerate(caches):
+            file = cache.open_sparse(f"{turn}-{number}.ranges", size)
+            assert file.descriptor is not None
+            cache.write(file.descriptor, b"x" * size, 0)
+            file.close()
+        most = max(most, sum(512 * path.stat().st_blocks for path in cached(tmp_path)))
+    assert 0.9 < most / (2048 * size) < 1.01
+
+
 def test_a_failed_or_killed_fetch_leaves_nothing(tmp_path: Path) -> None:
     cache = FileCache(tmp_path, 25)
 
