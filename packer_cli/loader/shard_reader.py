@@ -220,8 +220,8 @@ class ShardReader:
         """Fetch the footer of a shard; return what fetches the beginnings of its record batches."""
         num_batches = -(-entry.num_packs // PACKS_PER_BATCH)
         likely = self._schema.serialize().size + BLOCK_BYTES * num_batches + _IDENTITY_BYTES
-        for size in (likely, footer_size(memoryview(copy.data))):
-            copy.require((entry.num_bytes - size, entry.num_bytes))
+        copy.require((entry.num_bytes - likely, entry.num_bytes))
+        copy.require((entry.num_bytes - footer_size(memoryview(copy.data)), entry.num_bytes))
         folder = os.path.dirname(entry.path)
 
         def require(begin: int, end: int) -> None:

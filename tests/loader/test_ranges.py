@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from packer_cli.errors import FormatError, RemoteError
-from packer_cli.loader import PackedDataset
+from packer_cli.loader import PackedDataset, shard_reader
 from packer_cli.loader.read_ahead import ReadAhead
 from packer_cli.remote.file_cache import FileCache
 from packer_cli.remote.ranged_copy import JOINED, UNIT, RangedCopy
@@ -56,6 +56,15 @@ def test_the_batches_are_those_of_the_folder(packed: PackedSet, url: str, tmp_pa
         assert_same(list(data), batches(PackedDataset(packed.path, 3, NUM_GPUS, epoch)))
     assert {path.suffix for path in cached(tmp_path)} == {".ranges"}
     data.close()
+
+
+def test_a_footer_larger_than_thought_is_fetched_whole(
+    packed: PackedSet, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = PackedDataset(url, 3, NUM_GPUS, cache_dir=tmp_path)
+    monkeypatch.setattr(shard_reader, "BLOCK_BYTES", 0)
+    monkeypatch.setattr(shard_reader, "_IDENTITY_BYTES", 64 - data._manifest.schema.serialize().size)
+    assert_same(list(data), batches(PackedDataset(packed.path, 3, NUM_GPUS)))
 
 
 def test_workers_share_ranges(packed: PackedSet, tmp_path: Path) -> None:
