@@ -30,7 +30,7 @@ from packer_cli.format.shards import ShardFile
 from packer_cli.plan.core.cost import pack_sums
 from packer_cli.plan.core.types import Pieces
 from packer_cli.remote.local import local_file, map_file
-from packer_cli.shards.plan_file import read_plan
+from packer_cli.shards.plan_file import check_plan_file, read_plan
 from packer_cli.tokens.store import TokenStore, open_store
 
 Int64Array = NDArray[np.int64]
@@ -66,7 +66,7 @@ class PackedSet:
                 so for the rest.
 
         Raises:
-            FormatError: a shard is missing, or does not match the manifest.
+            FormatError: a shard is missing, or does not match the manifest; or the plan is damaged.
         """
         infos = [info for group in groups for info in manifest.groups[group].shards]
         self._folder, self._schema = folder, manifest.schema
@@ -78,6 +78,7 @@ class PackedSet:
         self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
         for _ in engine.run_threads(lambda number: self._check(number, to_check), range(len(infos))):
             pass
+        check_plan_file(folder / PLAN_NAME)
         plan, _ = read_plan(folder / PLAN_NAME)
         self.num_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces).astype(np.int32)
         """int32[p], by pack id."""

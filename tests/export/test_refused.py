@@ -7,6 +7,7 @@ import os
 import shutil
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from packer_cli.cli.main import main
@@ -160,7 +161,7 @@ def test_another_run_writes_there(packed, tmp_path):
 
 
 def test_a_damaged_set(packed, tmp_path):
-    for damage in ("short", "gone", "garbage", "rank"):
+    for damage in ("short", "gone", "garbage", "rank", "plan"):
         other = home(shutil.copytree(packed, tmp_path / damage, symlinks=True))
         shard = sorted(other.glob("shards/*/*.arrow"))[1]
         if damage == "short":
@@ -169,6 +170,12 @@ def test_a_damaged_set(packed, tmp_path):
             shard.unlink()
         elif damage == "garbage":
             shard.write_bytes(os.urandom(shard.stat().st_size))
+        elif damage == "plan":  # A length in it, which no shard has.
+            shard = other / "plan.arrow"
+            lengths = pa.ipc.open_file(shard).read_all()["piece_length"].chunk(0).values.buffers()[1].to_pybytes()
+            whole = shard.read_bytes()
+            assert whole.count(lengths) == 1
+            shard.write_bytes(whole.replace(lengths, bytes([lengths[0] ^ 1]) + lengths[1:]))
         else:
             shard = other / "ranks" / "epoch-000" / "rank-00003.arrow"
             shard.unlink()
