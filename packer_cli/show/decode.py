@@ -44,17 +44,6 @@ class Run:
     input_ids: list[int]
 
 
-def _run(weight: Any, input_ids: list[int], text: str | None) -> Run:
-    """Make the run of tokens with this mask, or weight."""
-    return Run(
-        trained=bool(weight > 0),
-        weight=float(weight) if weight.dtype == np.float32 else None,
-        num_tokens=len(input_ids),
-        text=text,
-        input_ids=input_ids,
-    )
-
-
 def mask_borders(loss_mask: NDArray[Any]) -> list[int]:
     """Find the places at which the mask changes, with 0 and the end.
 
@@ -93,36 +82,39 @@ def _shorten_end(texts: list[str], num_chars: int) -> None:
 
 
 def decode_runs(
-    decode: Decode | None, ids: NDArray[Any], loss_mask: NDArray[Any], before: Sequence[int] = ()
+    decode: Decode | None,
+    ids: NDArray[Any],
+    loss_mask: NDArray[Any],
+    before: Sequence[int] = (),
+    *,
+    is_by_token: bool = False,
 ) -> list[Run]:
     """Decode these tokens (int32[t]) in runs of equal mask or weight ([t]).
 
     Args:
         decode: None leaves the texts out.
         before: the last tokens before them, which may begin a character that these end.
+        is_by_token: whether runs are of one token, except for characters that several share.
     """
-    numbers, first = [*before, *ids.tolist()], len(before)
-    borders = [first + border for border in mask_borders(loss_mask)]
-    texts = decode_parts(decode, numbers, borders) if decode else itertools.repeat(None)
-    return [
-        _run(loss_mask[begin - first], numbers[begin:end], text)
-        for (begin, end), text in zip(itertools.pairwise(borders), texts, strict=False)
-    ]
-
-
-def decode_tokens(decode: Decode, ids: NDArray[Any], loss_mask: NDArray[Any], before: Sequence[int] = ()) -> list[Run]:
-    """Decode tokens, see `decode_runs`, in runs of as few as make whole characters: one token, except for characters
-    that several share."""
-    numbers, num, first = ids.tolist(), len(ids), len(before)
-    texts = decode_parts(decode, [*before, *numbers], range(first, first + num + 1))
+    numbers, first, changes = [*before, *ids.tolist()], len(before), mask_borders(loss_mask)
+    borders = range(len(ids) + 1) if is_by_token else changes
+    texts = decode_parts(decode, numbers, [first + border for border in borders]) if decode else itertools.repeat(None)
     runs: list[Run] = []
-    begin = 0
-    for i, text in enumerate(texts):
-        is_last = i + 1 == num or loss_mask[i] != loss_mask[i + 1]
+    begin, ends = 0, {*changes}
+    for end, text in zip(borders[1:], texts, strict=False):
         # No text yet: the token only begins a character, which the next ones complete.
-        if text or is_last:
-            runs.append(_run(loss_mask[i], numbers[begin : i + 1], text))
-            begin = i + 1
+        if text or end in ends:
+            weight, own = loss_mask[begin], numbers[first + begin : first + end]
+            runs.append(
+                Run(
+                    trained=bool(weight > 0),
+                    weight=float(weight) if weight.dtype == np.float32 else None,
+                    num_tokens=len(own),
+                    text=text,
+                    input_ids=own,
+                )
+            )
+            begin = end
     return runs
 
 

@@ -17,7 +17,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
+from packer_cli.show.decode import Decode, Run, decode_runs, shorten
 from packer_cli.sizes import counted
 
 _MASKED, _TRAINED = "masked", "trained"
@@ -80,13 +80,14 @@ def text_lines(
             yield style.paint(f"{'...':<{WIDTH}} ~ {text}", "yellow")
         if not len(ids[part]):
             continue
-        tokens = decode, ids[part], mask[part], () if start else before
+        own_before = () if start else before
+        runs = decode_runs(decode, ids[part], mask[part], own_before, is_by_token=style.is_by_token)
         if style.is_by_token:
-            yield from _token_lines(decode_tokens(*tokens), first + start, style)
+            yield from _token_lines(runs, first + start, style)
         elif style.is_colored:
-            yield from _colored_lines(decode_runs(*tokens), style, wrap)
+            yield from _colored_lines(runs, style, wrap)
         else:
-            yield from _plain_lines(decode_runs(*tokens), wrap)
+            yield from _plain_lines(runs, wrap)
 
 
 def _plain_lines(runs: list[Run], wrap: int | None) -> Iterator[str]:

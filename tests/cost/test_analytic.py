@@ -256,7 +256,7 @@ def test_the_formula_is_what_torch_keeps(tmp_path, modelling, dtype, exactly):
     from packer_cli.measure.subject import Subject
 
     def in_one_call(query, key, value, segments):
-        """As on a GPU: the tiles of a CPU, joined, keep attention's output twice."""
+        """As other kernels than SDPA, whose outputs, joined, are kept twice."""
         parts = (x.transpose(0, 1)[None] for x in (query, key, value))
         output = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
         return output[0].transpose(0, 1)

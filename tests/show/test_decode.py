@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from packer_cli.show.decode import CONTEXT, decode_parts, decode_runs, decode_tokens, mask_borders, shorten
+from packer_cli.show.decode import CONTEXT, decode_parts, decode_runs, mask_borders, shorten
 from tests.conftest import ROOT
 
 BYTE_LEVEL = Tokenizer.from_file(str(ROOT / "examples" / "sample" / "tokenizer" / "tokenizer.json"))
@@ -118,13 +118,13 @@ def test_a_run_keeps_the_space_that_it_begins_with():
 def test_tokens_come_together_until_they_are_characters(text, random):
     ids = np.array(BYTE_LEVEL.encode(text, add_special_tokens=False).ids, dtype=np.int32)
     mask = np.zeros(len(ids), dtype=np.int8)
-    runs = decode_tokens(byte_level_decode, ids, mask)
+    runs = decode_runs(byte_level_decode, ids, mask, is_by_token=True)
     assert [number for run in runs for number in run.input_ids] == ids.tolist()
     assert "".join(run.text for run in runs) == text
     assert all(run.text for run in runs)
     assert all("\ufffd" not in run.text for run in runs) or "\ufffd" in text
     mask = np.array([random.randrange(2) for _ in ids], dtype=np.int8)
-    runs = decode_tokens(byte_level_decode, ids, mask)
+    runs = decode_runs(byte_level_decode, ids, mask, is_by_token=True)
     assert [number for run in runs for number in run.input_ids] == ids.tolist()
     assert [run.trained for run in runs for _ in run.input_ids] == mask.astype(bool).tolist()
     assert "".join(run.text for run in runs) == text
