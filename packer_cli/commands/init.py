@@ -85,8 +85,8 @@ def init(
     if (model is None) != (gpu is None):
         given, missing = ("--model", "--gpu") if model else ("--gpu", "--model")
         raise ConfigError(f"{missing} is missing; give it too, or leave {given} out")
-    if gpus < 1:
-        raise ConfigError(f"--gpus must be at least 1, got {gpus}")
+    if not isinstance(gpus, int) or not 1 <= gpus <= 2**20:
+        raise ConfigError(f"--gpus must be a number from 1 to {2**20}, got {gpus!r}")
     draft = _begin(path_names(inputs), from_, gpus)
     if tokenizer is not None:
         draft.set("tokenizer", os.fspath(tokenizer))

@@ -248,8 +248,9 @@ def test_a_config_from_data(corpus, sample, command, tmp_path, capfd):
     assert texts[0] == texts[1]
     with pytest.raises(hbpack.HbpackError, match=r"own\.yaml' already exists; remove it"):
         hbpack.init(corpus, output=tmp_path / "own.yaml")
-    with pytest.raises(hbpack.HbpackError, match="--gpus must be at least 1, got 0"):
-        hbpack.init(corpus, output=tmp_path / "none.yaml", gpus=0)
+    for gpus in (0, 2**30, "8", None):
+        with pytest.raises(hbpack.HbpackError, match=f"--gpus must be a number from 1 to 1048576, got {gpus!r}"):
+            hbpack.init(corpus, output=tmp_path / "none.yaml", gpus=gpus)
 
 
 def test_a_checkup(command, tmp_path, capfd):
