@@ -36,7 +36,9 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Te
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
     """Attend as the loader does on any device, sample by sample."""
-    return packed_attention(query, key, value, segments.cu_queries, cu_seqlens_k=segments.cu_keys)
+    # Borders in host memory: to read those of a GPU would wait for it.
+    borders, of_keys = ([0, *accumulate(x)] for x in (segments.queries, segments.keys))
+    return packed_attention(query, key, value, borders, cu_seqlens_k=of_keys)
 
 
 def _flash_attn() -> Kernel:
