@@ -88,7 +88,7 @@ class ReadAhead:
             if self._planned <= number + 1 + self._depth // 2:  # Not row by row, so that neighbors travel together.
                 self._plan(self._rows, number + 1 + self._depth)
             for _ in range(min(len(self._jobs), _THREADS - len(self._threads))):
-                thread = threading.Thread(target=self._work, name="hbpack-read-ahead", daemon=True)
+                thread = threading.Thread(target=self._work, name="hbpack-read-ahead")
                 self._threads.add(thread)
                 thread.start()
 
@@ -129,7 +129,8 @@ class ReadAhead:
             with self._lock:
                 while self._jobs and self._jobs[0][0] <= self._number:  # The reader was faster.
                     self._jobs.popleft()
-                if not self._jobs:
+                # The exit waits for what is being fetched: a daemon's end inside Arrow would abort the process.
+                if not self._jobs or not threading.main_thread().is_alive():
                     self._threads.discard(threading.current_thread())
                     return
                 _, place, rows = self._jobs.popleft()

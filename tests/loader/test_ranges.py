@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -239,6 +241,35 @@ def test_waiting_doubles_what_is_read_ahead(packed: PackedSet) -> None:
     ]
     assert sorted(fetched) == sorted(wanted[: len(fetched)])
     ahead.stop()
+
+
+_READ_AND_EXIT = """
+import os, sys, time
+from packer_cli.loader import PackedDataset
+from packer_cli.remote.path import RemotePath
+
+read = RemotePath.read_range
+
+def log(*args):
+    os.write(1, b"begin\\n")
+    time.sleep(0.2)
+    data = read(*args)
+    os.write(1, b"end\\n")
+    return data
+
+RemotePath.read_range = log
+data = PackedDataset(f"file://{sys.argv[1]}", 3, 8, cache_dir=sys.argv[2])
+for i in range(3):
+    data[i]
+"""
+
+
+def test_a_process_ends_when_what_it_is_fetching_is_there(packed: PackedSet, tmp_path: Path) -> None:
+    """Without `close`: Python ends daemon threads wherever they are, which aborts the process if that is in Arrow."""
+    command = [sys.executable, "-c", _READ_AND_EXIT, str(packed.path), str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != "LOCAL_WORLD_SIZE"}
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout.split()
+    assert 0 < lines.count("begin") == lines.count("end")
 
 
 @pytest.fixture(scope="module")
