@@ -4,10 +4,9 @@
 import gc
 import os
 
-from packer_cli.startup import few_collections, postpone_package
+from packer_cli.startup import few_collections
 
 few_collections()
-postpone_package()
 os.environ.setdefault("USE_TORCH", "0")  # For some tokenizers, transformers would import it.
 
 import gigatoken  # noqa: F401
