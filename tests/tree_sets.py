@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.format.arrays import Lists, columns_of, to_arrow
-from packer_cli.format.checksums import file_checksum, row_checksums
+from packer_cli.format.checksums import CHECKSUM, file_checksum, row_checksums
 from packer_cli.format.schema import RowColumns, identify
 from packer_cli.format.trees import PAIR
 from tests.loader.packed_set import write_manifest
@@ -29,7 +29,7 @@ def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
     found = [row_of(items) for items in packs]
     schema = RowColumns(of_items=True).shard(old.schema.field("input_ids").type.value_type)
     columns: dict[str, Any] = {}
-    for field in schema.remove(len(schema) - 1):
+    for field in schema.remove(schema.get_field_index(CHECKSUM)):
         if field.name not in found[0]:
             columns[field.name] = old[field.name].combine_chunks()
         elif pa.types.is_list(field.type):
@@ -41,11 +41,10 @@ def put_trees(folder: Path, packs: Sequence[Sequence[Item]]) -> None:
         else:
             columns[field.name] = pa.array([row[field.name] for row in found], field.type)
     schema = identify(schema, manifest["fingerprint"], str(path.relative_to(folder)))
-    batch = pa.record_batch(list(columns.values()), schema=schema.remove(len(schema) - 1))
+    batch = pa.record_batch(columns, schema=schema.remove(schema.get_field_index(CHECKSUM)))
+    columns[CHECKSUM] = pa.array(row_checksums(columns_of(batch)))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(
-            pa.record_batch([*batch.columns, pa.array(row_checksums(columns_of(batch)))], schema=schema)
-        )
+        writer.write_batch(pa.record_batch(columns, schema=schema))
     shard = manifest["groups"][0]["shards"][0]
     shard |= {"num_bytes": path.stat().st_size, "xxh3": file_checksum(path)}
     kinds = [item.kind for items in packs for item in items]

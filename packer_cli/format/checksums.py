@@ -14,14 +14,16 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
 from packer_cli.errors import MISSING
-from packer_cli.format.arrays import Columns
 from packer_cli.format.ragged import Lists
+
+if TYPE_CHECKING:
+    from packer_cli.format.arrays import Columns
 
 CHECKSUM = "checksum"
 """Column of a shard: `row_checksums` of the other columns."""
