@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -200,7 +201,8 @@ class ShardWriter:
     def write(self, task: ShardTask, sink: Sink) -> dict[str, int]:
         """Write a shard.
 
-        Price: reading and writing its bytes once. Memory: twice `_TOKENS_PER_GATHER`, or 16 packs if those are more.
+        Price: reading and writing its bytes once; packs are gathered while those before them are written. Memory:
+        three times `_TOKENS_PER_GATHER`, or 16 packs if those are more.
         """
         with self._lock:
             if not self._has_fetched:
@@ -208,9 +210,10 @@ class ShardWriter:
                 self._has_fetched = True
         schema = identify(self._schema, task.fingerprint, task.name)
         with sink.file(task.name) as file, arrow_file(file, schema) as writer:
-            for block in self._blocks(task, schema):
-                for row in range(0, len(block), PACKS_PER_BATCH):
-                    writer.write_batch(block.slice(row, PACKS_PER_BATCH))
+            for blocks in one_ahead(self._blocks(task, schema)):
+                for block in blocks:
+                    for row in range(0, len(block), PACKS_PER_BATCH):
+                        writer.write_batch(block.slice(row, PACKS_PER_BATCH))
         return {}
 
     def _fetch(self) -> None:
@@ -222,16 +225,18 @@ class ShardWriter:
             needs += self._store.needs(pieces.sample[members], pieces.length[members])
         self._store.fetch_parts(None if self._tasks is None else needs)
 
-    def _blocks(self, shard: ShardTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks of a shard, whose columns are made for about a million tokens at a time."""
+    def _blocks(self, shard: ShardTask, schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
+        """Yield the blocks of a shard, about a million tokens at a time."""
         stop = shard.first_pack + shard.num_packs
         at_once = self._packs_per_block
         at_once *= max(1, _TOKENS_PER_GATHER // (at_once * self._plan.groups[shard.group].capacity))
         for first in range(shard.first_pack, stop, at_once):
             columns = self._packs.columns(first, min(first + at_once, stop))
             num_rows = len(columns["pack_id"])
-            for row in range(0, num_rows, self._packs_per_block):
-                yield _batch(columns, row, min(row + self._packs_per_block, num_rows), schema)
+            yield [
+                _batch(columns, row, min(row + self._packs_per_block, num_rows), schema)
+                for row in range(0, num_rows, self._packs_per_block)
+            ]
 
 
 @lru_cache(maxsize=1)
@@ -253,3 +258,16 @@ def _batch(columns: Columns, begin: int, end: int, schema: pa.Schema) -> pa.Reco
         else:
             rows[name] = column[begin:end]
     return to_batch(rows, schema)
+
+
+Item = TypeVar("Item")
+_END = object()
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the same items; each is computed while the caller works on the one before. Errors are raised in order."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next, items, _END)
+        while (item := waiting.result()) is not _END:
+            waiting = thread.submit(next, items, _END)
+            yield item  # type: ignore[misc]
