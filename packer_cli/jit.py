@@ -10,12 +10,26 @@ import multiprocessing
 from contextlib import suppress
 from typing import Any
 
+from packer_cli import startup
 from packer_cli.kernels import choose_cache, empty, folder_of, leave
 
 choose_cache()
 
 from numba import njit as njit  # noqa: E402 - it looks for its cache's folder when it is imported
 from numba.core.caching import Cache  # noqa: E402
+
+if startup.is_own:
+    # numba imports the packages that extend it, as awkward does, and scipy, to see that they are there.
+    with suppress(ImportError, AttributeError):  # Names of numba's own: another release may lack them.
+        from numba.core import entrypoints
+        from numba.np import linalg
+
+        entrypoints._already_initialized = True
+        check, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+        try:
+            import numba.np.arraymath  # noqa: F401 - it checks when it is imported
+        finally:
+            linalg.ensure_blas = check
 
 _load, _save = Cache.load_overload, Cache.save_overload
 
