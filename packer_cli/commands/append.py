@@ -24,7 +24,7 @@ from packer_cli.config.models import AppendConfig
 from packer_cli.corpus.discover import cut_file, discover, find_files, real_paths
 from packer_cli.corpus.input_list import MARK
 from packer_cli.corpus.types import CorpusFile, Source
-from packer_cli.corpus.versions import content_of
+from packer_cli.corpus.unchanged import content_of
 from packer_cli.engine.local import Engine
 from packer_cli.engine.progress import say, warn
 from packer_cli.errors import ConfigError, FormatError, GoneError, HbpackError, InputError, TokenizerError

@@ -22,7 +22,7 @@ from packer_cli.commands.write import refuse_index
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.config.fields import NUM_HASHES, bound_of
 from packer_cli.corpus.types import CorpusFile
-from packer_cli.corpus.versions import is_pinned, is_small
+from packer_cli.corpus.unchanged import is_pinned, is_small
 from packer_cli.engine.local import Engine
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import ReasonCount

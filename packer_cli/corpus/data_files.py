@@ -12,7 +12,7 @@ from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.readers.stream import BOM, MAGIC, json_error
 from packer_cli.corpus.readers.token_files import is_mask
 from packer_cli.corpus.types import Compression, CorpusFile, FileFormat
-from packer_cli.corpus.versions import size_of, stamp_of
+from packer_cli.corpus.unchanged import size_of, stamp_of
 from packer_cli.errors import InputError
 from packer_cli.format.tokens import SkippedFiles
 from packer_cli.sizes import counted, format_bytes

@@ -20,7 +20,7 @@ from packer_cli.corpus.input_text import parse_input
 from packer_cli.corpus.readers import hf
 from packer_cli.corpus.readers.registry import READERS
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
-from packer_cli.corpus.versions import (
+from packer_cli.corpus.unchanged import (
     AT_ONCE,
     hold,
     is_pinned,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from packer_cli.corpus.data_files import named_file
 from packer_cli.corpus.types import CorpusFile
-from packer_cli.corpus.versions import content_of, stamp_of_object
+from packer_cli.corpus.unchanged import content_of, stamp_of_object
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.records import json_values, read_record
 from packer_cli.remote.path import RemotePath, as_path, version_of

@@ -24,7 +24,7 @@ from packer_cli.corpus.types import (
     Record,
     Reject,
 )
-from packer_cli.corpus.versions import is_pinned, require_unchanged
+from packer_cli.corpus.unchanged import is_pinned, require_unchanged
 from packer_cli.errors import ConfigError, HbpackError
 
 

@@ -21,7 +21,7 @@ from packer_cli.corpus.blocks import Blocks, DamagedFileError
 from packer_cli.corpus.discover import cut_file
 from packer_cli.corpus.readers.tables import row_groups
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
-from packer_cli.corpus.versions import AT_ONCE
+from packer_cli.corpus.unchanged import AT_ONCE
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The versions of a set: the making of one the current one, and the removal of others."""
+"""The versions of a set: the making of one the current one, and the removal of those that no run completed."""
 
 from __future__ import annotations
 

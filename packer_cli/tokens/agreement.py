@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import CorpusFile, Source
-from packer_cli.corpus.versions import content_of, stamp_of
+from packer_cli.corpus.unchanged import content_of, stamp_of
 from packer_cli.engine.array import TaskShare
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import InputError, RunError
@@ -101,7 +101,7 @@ def require_one_version(
     """Compare the versions that the tasks read with each other and with the files that the last task has listed.
 
     A file that is gone by now is only compared between tasks. Price: reading the files whose stamp (see
-    `corpus.versions`) no task has seen.
+    `corpus.unchanged`) no task has seen.
 
     Args:
         parts: the finished parts of each task.

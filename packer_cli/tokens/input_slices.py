@@ -19,7 +19,7 @@ from packer_cli.corpus.blocks import SMALL_BYTES
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, DocumentBatch
-from packer_cli.corpus.versions import content_of, map_many, require_unchanged, restamped
+from packer_cli.corpus.unchanged import content_of, map_many, require_unchanged, restamped
 from packer_cli.engine.local import Engine
 from packer_cli.engine.processes import Died
 from packer_cli.remote.system import is_url

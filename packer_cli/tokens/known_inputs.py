@@ -1,7 +1,7 @@
 """Inputs as runs found them, by the stamp that each file had: its contents, and how it is cut.
 
 `inputs.json` lies beside the index of the store, so that a run need not read files that are as they were. A stamp
-(`packer_cli.corpus.versions`) is a fact of one machine, so no fingerprint covers this file, and it may be missing.
+(`packer_cli.corpus.unchanged`) is a fact of one machine, so no fingerprint covers this file, and it may be missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
-from packer_cli.corpus.versions import stamp_of
+from packer_cli.corpus.unchanged import stamp_of
 from packer_cli.files import fingerprint, write_text
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import json_values, read_record

@@ -19,7 +19,7 @@ import numpy as np
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Gap, Reject
-from packer_cli.corpus.versions import hold, is_small, map_many
+from packer_cli.corpus.unchanged import hold, is_small, map_many
 from packer_cli.engine.sink import FinishedPart, Sink, write_part
 from packer_cli.errors import InputError, RunError, TokenizerError
 from packer_cli.files import HashingFile, fingerprint

@@ -21,7 +21,7 @@ from packer_cli.corpus.discover import discover
 from packer_cli.corpus.records.shapes import SHAPES
 from packer_cli.corpus.sample import Stratum, sample_files
 from packer_cli.corpus.types import CorpusFile, Source
-from packer_cli.corpus.versions import is_settled
+from packer_cli.corpus.unchanged import is_settled
 from packer_cli.engine.array import ArrayRecords, TaskShare, merged
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import Output, Parts

@@ -170,7 +170,7 @@ def test_a_link_to_a_folder_above_is_not_followed_twice(tmp_path: Path, monkeypa
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return os.open(path, flags)
 
-    monkeypatch.setattr("packer_cli.corpus.versions.os", SimpleNamespace(**vars(os) | {"open": refusing}))
+    monkeypatch.setattr("packer_cli.corpus.unchanged.os", SimpleNamespace(**vars(os) | {"open": refusing}))
     monkeypatch.chdir(tmp_path)
     assert paths("data/**/*.jsonl") == ["data/a/c.jsonl"]
 

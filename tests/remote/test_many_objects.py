@@ -18,7 +18,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 
-from packer_cli.corpus import versions
+from packer_cli.corpus import unchanged
 from packer_cli.corpus.discover import discover
 from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
@@ -91,7 +91,7 @@ def test_the_tasks_of_an_array_read_each_object_once(
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt", "a.jsonl.gz", "a.parquet", "a.arrow"])
 def test_every_format_is_cut_by_one_request(s3: S3Server, bucket: RemotePath, tmp_path: Path, name: str) -> None:
     from packer_cli.corpus.discover import slice_corpus
-    from tests.corpus.test_versions import FORMATS
+    from tests.corpus.test_unchanged import FORMATS
 
     FORMATS[name](tmp_path / name, 0)
     (bucket / name).write_bytes((tmp_path / name).read_bytes())
@@ -112,16 +112,16 @@ def test_an_object_that_is_replaced_is_read_as_it_is_now_or_not_at_all(bucket: R
     path.write_bytes(text_of(1))
     (file,) = discover([str(path)])[1]
     path.write_bytes(text_of(2))
-    held = versions.hold(file)
+    held = unchanged.hold(file)
     assert held.content == text_of(2)
     seen = held._replace(content=None)
-    assert versions.hold(seen) == held
+    assert unchanged.hold(seen) == held
     path.write_bytes(text_of(3))
     with pytest.raises(RunError, match="has changed since the run began"):
-        versions.hold(seen)
+        unchanged.hold(seen)
     path.write_bytes(text_of(4) * 2)
     with pytest.raises(RunError, match="has changed since the run began"):
-        versions.hold(file)
+        unchanged.hold(file)
 
 
 def test_many_objects_come_through_faults(s3: S3Server, counted: Any, tokenize: Any, tmp_path: Path) -> None:

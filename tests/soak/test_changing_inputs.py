@@ -144,7 +144,7 @@ class Runs:
 def ordinary(runs: Runs, rng: random.Random, corpus: Corpus, out: Path) -> int:
     if rng.random() < 0.3:
         runs.tokenize(out, changes=0)  # So the next one finds parts to keep.
-        del corpus.versions[:-1]
+        del corpus.unchanged[:-1]
     return runs.tokenize(out, changes=rng.randint(1, 3))
 
 
@@ -164,13 +164,13 @@ def append(runs: Runs, rng: random.Random, corpus: Corpus, out: Path) -> int:
     new.write_text(json.dumps({"input_ids": [3, 100 + len(NAMES), 100, 100]}) + "\n")
     words = ("--tokenizer", runs._tokenizer, "--output", out, *plan)
     assert runs.run("pack", corpus.place, *words, changes=0) == 0
-    del corpus.versions[:-1]
+    del corpus.unchanged[:-1]
     if rng.random() < 0.5:
         corpus.change()
     code = runs.run("append", out, new, "--workers", 2, changes=int(rng.random() < 0.5))
     store = read(out)
     assert store.pop((len(NAMES), 0, 0), 0) == (code == 0)
-    assert store == expected(corpus.versions[0])
+    assert store == expected(corpus.unchanged[0])
     return 1  # Checked.
 
 
@@ -230,8 +230,8 @@ def _check(repo: Path, rng: random.Random, corpus: Corpus, way: Callable[..., in
     if way(runs, rng, corpus, out) != 0:
         if way is not append and rng.random() < 0.3:  # Nothing writes any more, so running again is the remedy.
             assert runs.tokenize(out, "--shard", "0/1", changes=0) == 0
-            assert read(out) == expected(corpus.versions[-1])
+            assert read(out) == expected(corpus.unchanged[-1])
         return False
     store = read(out)
-    assert any(store == expected(version) for version in corpus.versions), (store, corpus.versions)
+    assert any(store == expected(version) for version in corpus.unchanged), (store, corpus.unchanged)
     return True

@@ -14,7 +14,7 @@ import pytest
 
 from packer_cli.commands.tokenize import run_tokenize
 from packer_cli.config import TokenizeConfig
-from packer_cli.corpus.versions import is_settled as is_settled_by
+from packer_cli.corpus.unchanged import is_settled as is_settled_by
 from packer_cli.engine.array import ArrayIds
 from packer_cli.engine.local import LocalEngine
 from packer_cli.tokens import input_slices
@@ -55,7 +55,7 @@ def run(corpus: Path, tmp_path: Path, repo: Path) -> Run:
 @pytest.fixture
 def is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that were just written count as left alone."""
-    monkeypatch.setattr("packer_cli.corpus.versions.SETTLED_SECONDS", -3600)
+    monkeypatch.setattr("packer_cli.corpus.unchanged.SETTLED_SECONDS", -3600)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packer_cli.corpus import blocks, versions
+from packer_cli.corpus import blocks, unchanged
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import ReadRules
@@ -160,7 +160,7 @@ def test_a_file_that_is_only_touched_is_read(tmp_path, name):
 def test_text_is_compared_although_its_stamp_is_the_same(tmp_path, name, monkeypatch):
     path, write = tmp_path / name, FORMATS[name]
     write(path, 0)
-    monkeypatch.setattr(versions, "stamp_of_stat", lambda found: f"{found.st_size}:0:0:0")
+    monkeypatch.setattr(unchanged, "stamp_of_stat", lambda found: f"{found.st_size}:0:0:0")
     with pytest.raises(RunError, match="has changed"):
         read(path, when_cut=lambda: write(path, 5))
 
@@ -208,10 +208,10 @@ def test_a_writer_that_holds_the_file_mapped(tmp_path, name, place):
 def test_a_small_file_that_is_read_at_once(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", texts(0))
     (file,) = discover([str(path)])[1]
-    assert versions.hold(file).content == path.read_bytes()
+    assert unchanged.hold(file).content == path.read_bytes()
     path.chmod(0o600)
-    assert versions.hold(file).fingerprint == versions.content_of(file)
+    assert unchanged.hold(file).fingerprint == unchanged.content_of(file)
     write_jsonl(path, texts(5))
     os.utime(path, ns=(0, 0))
     with pytest.raises(RunError, match="has changed"):
-        versions.hold(file)
+        unchanged.hold(file)
