@@ -41,7 +41,7 @@ class ReadAhead:
             cache_bytes: the most bytes in the node's cache, of which all ranks together take a quarter.
         """
         self._manifest, self._fetch = manifest, fetch
-        self._num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        self._num_ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
         self._most_bytes = min(_MOST_BYTES, cache_bytes // (4 * self._num_ranks))
         self._lock = threading.Lock()
         self._jobs: deque[tuple[int, Place, list[int] | None]] = deque()

@@ -10,6 +10,8 @@ import datasets
 import pytest
 from packaging.version import Version
 
+from packer_cli.errors import InputError
+
 from .helpers import TEXT, TOKENS, read_all
 from .test_discover import paths
 
@@ -71,3 +73,12 @@ def test_an_empty_split(tmp_path: Path) -> None:
     datasets.DatasetDict(train=rows, test=nothing(TEXT)).save_to_disk(str(tmp_path / "set"))
     assert read_all(f"{tmp_path}/set:test") == ([], [])
     assert len(read_all(tmp_path / "set")[0]) == 1
+
+
+def test_a_file_of_another_set_is_refused(tmp_path: Path) -> None:
+    save(datasets.Dataset.from_list([TEXT] * 4), tmp_path / "own", num_shards=2)
+    save(datasets.Dataset.from_list([{"title": "t"}] * 4), tmp_path / "other", num_shards=2)
+    name = "data-00001-of-00002.arrow"
+    (tmp_path / "own" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    with pytest.raises(InputError, match="own: cannot be read"):
+        read_all(tmp_path / "own")

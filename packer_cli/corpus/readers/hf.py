@@ -116,11 +116,15 @@ def _load_saved(folder: str) -> Any:
     `datasets.load_from_disk` needs the library of that format, such as torch, and one file at least.
     """
     import datasets
+    from datasets.table import MemoryMappedTable, concat_tables
 
     with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
-        names = [each["filename"] for each in json.load(file)["_data_files"]]
-    parts = [datasets.Dataset.from_file(os.path.join(folder, name)) for name in names]
-    return datasets.concatenate_datasets(parts) if parts else datasets.Dataset.from_dict({})
+        state = json.load(file)
+    tables = [MemoryMappedTable.from_file(os.path.join(folder, each["filename"])) for each in state["_data_files"]]
+    if not tables:
+        return datasets.Dataset.from_dict({})
+    info = datasets.DatasetInfo.from_directory(folder)
+    return datasets.Dataset(concat_tables(tables), info=info, fingerprint=state["_fingerprint"])
 
 
 def _load_from_hub(name: str, split: str | None) -> Any:
