@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,13 @@ def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3
     monkeypatch.setattr("packer_cli.remote.retries.FIRST_DELAY", 0.001)
     monkeypatch.setattr("packer_cli.remote.system._answered", set())
     return running
+
+
+_DISK = shutil.disk_usage(tempfile.gettempdir())
+keeps_copies = pytest.mark.skipif(
+    _DISK.free < _DISK.total // 5 + 2**30, reason="a cache would fill the disk beyond its bound"
+)
+"""For tests of copies of inputs, which leave a fifth of the disk free."""
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from packer_cli.remote.path import RemotePath
 from tests.cli_runner import Done
+from tests.remote.conftest import keeps_copies
 from tests.s3_server import S3Server
 
 
@@ -25,6 +26,7 @@ def lines_of(num_bytes: int) -> bytes:
     )
 
 
+@keeps_copies
 @pytest.mark.parametrize("kind", ["small", "large", "gzip"])
 def test_requests(
     s3: S3Server, bucket: RemotePath, hbpack: Callable[..., Done], repo: Path, tmp_path: Path, kind: str

@@ -24,7 +24,7 @@ from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
 from packer_cli.remote.path import RemotePath
 from tests.cli_runner import Done
-from tests.remote.conftest import tree
+from tests.remote.conftest import keeps_copies, tree
 from tests.s3_server import S3Server
 
 NUMBER = 40
@@ -170,6 +170,7 @@ def test_what_turns_out_to_be_wrong_is_forgotten(tokenize: Any, tmp_path: Path) 
     assert tokenize().code == 0
 
 
+@keeps_copies
 @pytest.mark.parametrize(("name", "workers"), [("a.jsonl", 1), ("a.jsonl.gz", 3), ("a.parquet", 1)])
 def test_a_large_object_is_fetched_once(
     s3: S3Server, bucket: RemotePath, repo: Path, tmp_path: Path, name: str, workers: int
