@@ -4,9 +4,10 @@
 import gc
 import os
 
-from packer_cli.startup import few_collections
+from packer_cli.startup import few_collections, postpone_package
 
 few_collections()
+postpone_package()
 os.environ.setdefault("USE_TORCH", "0")  # For some tokenizers, transformers would import it.
 
 import gigatoken  # noqa: F401
