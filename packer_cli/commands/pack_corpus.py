@@ -14,6 +14,7 @@ from packer_cli.commands.write import PackedOutput, refuse_index
 from packer_cli.config import StorePlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import Engine
 from packer_cli.engine.output import make_whole
+from packer_cli.engine.progress import say
 from packer_cli.format.constants import PLAN_NAME
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ def pack_corpus(
     (folder / APPEND_MARKER).unlink(missing_ok=True)  # Whatever an append had begun is done, or given up.
 
 
+_QUIET_SECONDS = 0.5
+"""Wait for kernels of which nothing is said."""
+
+
 @contextmanager
 def _kernels(request: PlanRequest) -> Iterator[None]:
     """Load the plan's kernels on a thread while the block runs; on the first run, this compiles them.
@@ -79,4 +84,7 @@ def _kernels(request: PlanRequest) -> Iterator[None]:
     loading = Thread(target=load, daemon=True)
     loading.start()
     yield
+    loading.join(_QUIET_SECONDS)
+    if loading.is_alive():
+        say("compiling the kernels of the plan, which a later run finds compiled")
     loading.join()

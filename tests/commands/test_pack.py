@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.plan import warming
 from tests.cli_runner import run, run_process
 from tests.reference import assert_holds_samples, expected_samples, home, rank_rows, read_packs, read_rows, tree
 
@@ -218,3 +220,21 @@ def test_all_of_the_real_data(shared_data, tmp_path):
 def test_the_sample_corpus_is_what_the_script_makes(repo, tmp_path):
     subprocess.run([sys.executable, repo / "scripts" / "make_sample.py", tmp_path], check=True)
     assert tree(tmp_path) == tree(repo / "examples" / "sample")
+
+
+def test_a_first_run_says_that_it_waits_for_kernels(monkeypatch, repo, tmp_path):
+    """Compiling takes seconds, in which nothing else is printed."""
+    sample, is_told, told = repo / "examples/sample", threading.Event(), []
+    words = ["pack", sample / "chats.jsonl", "--tokenizer", sample / "tokenizer", "--groups", "1k", "--gpus", 1]
+
+    def note(text):
+        told.append(text)
+        is_told.set()
+
+    monkeypatch.setattr(warming, "warm_up", lambda request: is_told.wait(30))
+    monkeypatch.setattr("packer_cli.commands.pack_corpus.say", note)
+    assert hbpack(*words, "--workers", 2, "--output", tmp_path / "out").code == 0
+    assert told == ["compiling the kernels of the plan, which a later run finds compiled"]
+    monkeypatch.setattr(warming, "warm_up", lambda request: None)
+    assert hbpack(*words, "--workers", 2, "--output", tmp_path / "again").code == 0
+    assert len(told) == 1
